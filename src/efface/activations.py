@@ -1,0 +1,171 @@
+"""Boundary activations, computed once a record: a memory-mapped file of fixed-size rows.
+
+The file's directory is named by the prefix's digest, so another core never reads them; a row is found by
+the record's content digest, never by its file name. ``purge`` overwrites a record's row with zeros and
+frees its place: nothing of the record is left in the file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from efface.errors import EffaceError
+
+
+class Activations(Protocol):
+    """What problems need: rows by index, a tensor or a memory map alike."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: Tensor | slice) -> Tensor: ...
+
+
+class Rows:
+    """Some rows of a cache in a given order; indexing reads them from the map."""
+
+    def __init__(self, memory: np.memmap, slots: np.ndarray) -> None:
+        self.memory, self.slots = memory, slots
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+    def __getitem__(self, index: Tensor | slice | np.ndarray) -> Tensor:
+        if isinstance(index, Tensor):
+            index = index.numpy()
+        return torch.from_numpy(np.asarray(self.memory[self.slots[index]]))
+
+    def select(self, index: np.ndarray) -> Rows:
+        return Rows(self.memory, self.slots[index])
+
+
+class ActivationCache:
+    """``directory/<key>/rows.bin`` and ``index.json``; ``key`` is the prefix's digest and the dtype."""
+
+    def __init__(
+        self,
+        directory: Path | str,
+        prefix_digest: str,
+        shape: Sequence[int],
+        dtype: str = "float32",
+    ) -> None:
+        if dtype not in ("float32", "float16"):
+            raise EffaceError(
+                f"activations cannot be kept as {dtype!r}.", "use float32 or float16."
+            )
+        self.path = Path(directory) / f"{prefix_digest[:24]}-{dtype}"
+        self.shape, self.dtype = tuple(shape), np.dtype(dtype)
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._slots, self._free, self._capacity = self._read_index()
+
+    @property
+    def _rows_path(self) -> Path:
+        return self.path / "rows.bin"
+
+    @property
+    def _index_path(self) -> Path:
+        return self.path / "index.json"
+
+    def __contains__(self, digest: str) -> bool:
+        return digest in self._slots
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    @property
+    def digests(self) -> set[str]:
+        return set(self._slots)
+
+    def missing(self, digests: Sequence[str]) -> list[int]:
+        """Positions in ``digests`` that have no row yet (the first of repeated ones only)."""
+        seen: set[str] = set()
+        result = []
+        for position, digest in enumerate(digests):
+            if digest not in self._slots and digest not in seen:
+                result.append(position)
+                seen.add(digest)
+        return result
+
+    def put(self, digests: Sequence[str], rows: Tensor) -> None:
+        """Write rows, then the index: a crash in between leaves unused rows, never wrong ones."""
+        if tuple(rows.shape[1:]) != self.shape:
+            raise EffaceError(
+                f"activations of shape {tuple(rows.shape[1:])} do not fit this cache of {self.shape}.",
+                "preprocess all images to one size.",
+            )
+        slots = self._allocate(len(digests))
+        memory = self._map("r+")
+        for slot, row in zip(slots, rows, strict=True):
+            memory[slot] = row.numpy().astype(self.dtype)
+        memory.flush()
+        self._slots.update(zip(digests, slots, strict=True))
+        self._write_index()
+
+    def rows(self, digests: Sequence[str]) -> Rows:
+        slots = np.array([self._slots[d] for d in digests], dtype=np.int64)
+        return Rows(self._map("r"), slots)
+
+    def purge(self, digests: Sequence[str]) -> int:
+        """Zero the rows of these records and forget where they were; returns how many there were."""
+        present = [d for d in dict.fromkeys(digests) if d in self._slots]
+        if not present:
+            return 0
+        memory = self._map("r+")
+        for digest in present:
+            memory[self._slots[digest]] = 0
+        memory.flush()
+        with self._rows_path.open("rb") as file:
+            os.fsync(file.fileno())
+        for digest in present:
+            self._free.append(self._slots.pop(digest))
+        self._write_index()
+        return len(present)
+
+    def _allocate(self, count: int) -> list[int]:
+        while len(self._free) < count:
+            grown = max(self._capacity, 64)
+            self._free += range(self._capacity, self._capacity + grown)
+            self._capacity += grown
+        size = self._capacity * int(np.prod(self.shape)) * self.dtype.itemsize
+        with self._rows_path.open("ab") as file:
+            file.truncate(size)
+        taken, self._free = self._free[:count], self._free[count:]
+        return taken
+
+    def _map(self, mode: str) -> np.memmap:
+        return np.memmap(  # type: ignore[call-overload]
+            self._rows_path, dtype=self.dtype, mode=mode, shape=(self._capacity, *self.shape)
+        )
+
+    def _read_index(self) -> tuple[dict[str, int], list[int], int]:
+        if not self._index_path.is_file():
+            return {}, [], 0
+        values = json.loads(self._index_path.read_text())
+        if tuple(values["shape"]) != self.shape:
+            raise EffaceError(
+                f"the cache at {self.path.name} holds rows of shape {tuple(values['shape'])}, "
+                f"not {self.shape}.",
+                "use another cache directory, or delete this one.",
+            )
+        return dict(values["slots"]), list(values["free"]), int(values["capacity"])
+
+    def _write_index(self) -> None:
+        values = {
+            "shape": self.shape,
+            "capacity": self._capacity,
+            "slots": self._slots,
+            "free": self._free,
+        }
+        temporary = self._index_path.with_suffix(".tmp")
+        with temporary.open("w") as file:
+            file.write(json.dumps(values))
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self._index_path)

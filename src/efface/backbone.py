@@ -1,0 +1,208 @@
+"""Backbones: where a network comes from, how its images are prepared, and the steps it is made of.
+
+``cnn``                      a small built-in network for digits
+``hf:DIR_OR_ID``             a transformers image classifier (no torchvision needed)
+``timm:NAME``                a timm model (extra ``timm``)
+``torch:module.path:callable``  any callable that returns an nn.Module
+an ``nn.Module``             with the name of the first module to linearise as boundary
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from efface import blocks
+from efface.errors import BackboneError
+from efface.families import Step, cut
+from efface.preprocess import Preprocess
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """A network as steps (all but the head), with its preprocessing.
+
+    ``source`` holds what is needed to build the same architecture again without the original files
+    (the weights themselves travel in the model's own safetensors).
+    """
+
+    spec: str
+    steps: tuple[Step, ...]
+    preprocess: Preprocess
+    source: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def names(self) -> list[str]:
+        return [step.name for step in self.steps]
+
+    def boundary(self, linearize: str) -> int:
+        """Index of the first step of the tail; ``len(steps)`` means the head alone."""
+        positions = [i for i, step in enumerate(self.steps) if step.is_block]
+        if linearize == "head":
+            return len(self.steps)
+        if linearize == "all":
+            return 0
+        if linearize in ("last-block", "last-stage") and not positions:
+            raise BackboneError(f"{self.spec}: no blocks found.", "name the boundary instead.")
+        if linearize == "last-block":
+            return positions[-1]
+        if linearize == "last-stage":
+            last = self.steps[positions[-1]].stage
+            return next(i for i in positions if self.steps[i].stage == last)
+        return self._named(linearize)
+
+    def _named(self, name: str) -> int:
+        for i, step in enumerate(self.steps):
+            if step.name == name or step.name.startswith(name + "."):
+                return i
+        raise BackboneError(
+            f"{self.spec} has no step named {name!r}.",
+            f"use head, last-block, last-stage, all, or one of: {', '.join(self.names)}.",
+        )
+
+
+def load_backbone(
+    backbone: str | nn.Module | Backbone,
+    *,
+    boundary: str | None = None,
+    preprocess: Preprocess | None = None,
+    source: dict[str, Any] | None = None,
+    seed: int = 0,
+) -> Backbone:
+    """Load ``backbone``. ``source`` (from a saved model) rebuilds the architecture without files."""
+    if isinstance(backbone, Backbone):
+        return backbone
+    if isinstance(backbone, nn.Module):
+        return _wrap("module", backbone, boundary, preprocess or Preprocess(), source or {})
+    kind, _, rest = backbone.partition(":")
+    if kind == "cnn" and not rest:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            small = blocks.digits_cnn()
+        prep = preprocess or Preprocess(0, 0, 1, (0.5,), (0.5,))
+        return _wrap("cnn", small, boundary, prep, {})
+    if kind == "hf":
+        net, prep, source = _load_hf(rest, source)
+    elif kind == "timm":
+        net, prep, source = _load_timm(rest, pretrained=source is None)
+    elif kind == "torch":
+        net, prep, source = _load_callable(rest), Preprocess(), {}
+    else:
+        raise BackboneError(
+            f"unknown backbone {backbone!r}.",
+            "use cnn, hf:DIR_OR_ID, timm:NAME or torch:module.path:callable.",
+        )
+    return _wrap(backbone, net, boundary, preprocess or prep, source)
+
+
+def _wrap(
+    spec: str, net: nn.Module, boundary: str | None, prep: Preprocess, source: dict[str, Any]
+) -> Backbone:
+    steps = cut(net.eval(), boundary)
+    return Backbone(spec, tuple(steps), prep, source)
+
+
+def _load_hf(where: str, source: dict[str, Any] | None) -> tuple[nn.Module, Preprocess, dict]:
+    try:
+        from transformers import AutoConfig, AutoModelForImageClassification
+        from transformers.utils import logging
+    except ImportError as error:
+        raise BackboneError(
+            f"transformers is not installed ({error}).", "pip install 'efface[hf]'."
+        ) from error
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    if source:
+        values = dict(source["config"])
+        config = AutoConfig.for_model(values.pop("model_type"), **values)
+        return AutoModelForImageClassification.from_config(config), Preprocess(), source
+    try:
+        net = AutoModelForImageClassification.from_pretrained(where)
+    except Exception as error:
+        raise BackboneError(
+            f"transformers cannot load {where!r}: {error}",
+            "give a directory with config.json and model.safetensors, or a model id you have cached.",
+        ) from error
+    config_dict = json.loads(net.config.to_json_string(use_diff=False))
+    return net.float(), _hf_preprocess(Path(where), net), {"config": config_dict}
+
+
+def _hf_preprocess(directory: Path, net: nn.Module) -> Preprocess:
+    """From preprocessor_config.json where there is one; else ImageNet's usual 256 → 224."""
+    path = directory / "preprocessor_config.json"
+    size = getattr(net.config, "image_size", 224)
+    side = size if isinstance(size, int) else size[0]
+    if not path.is_file():
+        return Preprocess(resize=round(side * 256 / 224), crop=side)
+    values = json.loads(path.read_text())
+    crop = _side(values.get("crop_size"), side)
+    resize = _side(values.get("size"), round(crop * 256 / 224))
+    if values.get("crop_pct"):
+        resize = round(crop / values["crop_pct"])
+    return Preprocess(
+        resize=resize,
+        crop=min(crop, resize),
+        mean=tuple(values.get("image_mean", Preprocess().mean)),
+        std=tuple(values.get("image_std", Preprocess().std)),
+        interpolation="bicubic" if values.get("resample") == 3 else "bilinear",
+    )
+
+
+def _side(value: Any, default: int) -> int:
+    if isinstance(value, dict):
+        return int(value.get("shortest_edge") or value.get("height") or default)
+    return int(value) if value else default
+
+
+def _load_timm(name: str, pretrained: bool) -> tuple[nn.Module, Preprocess, dict]:
+    try:
+        import timm
+    except (ImportError, RuntimeError) as error:
+        fix = "pip install 'efface[timm]'."
+        if "torchvision" in str(error):
+            fix = "the installed torchvision does not match torch: install the build made for it."
+        raise BackboneError(f"timm cannot be imported ({error}).", fix) from error
+    net = timm.create_model(name, pretrained=pretrained)
+    values = timm.data.resolve_model_data_config(net)
+    crop = values["input_size"][-1]
+    prep = Preprocess(
+        resize=round(crop / values["crop_pct"]),
+        crop=crop,
+        channels=values["input_size"][0],
+        mean=tuple(values["mean"]),
+        std=tuple(values["std"]),
+        interpolation="bicubic" if values["interpolation"] == "bicubic" else "bilinear",
+    )
+    return net, prep, {"timm": name}
+
+
+def _load_callable(path: str) -> nn.Module:
+    module_name, _, attribute = path.partition(":")
+    if not attribute:
+        raise BackboneError(f"torch:{path} names no callable.", "write torch:module.path:callable.")
+    try:
+        target = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError) as error:
+        raise BackboneError(
+            f"cannot import {path}: {error}", "check the module path and that it is installed."
+        ) from error
+    net = target() if callable(target) and not isinstance(target, nn.Module) else target
+    if not isinstance(net, nn.Module):
+        raise BackboneError(f"{path} returned a {type(net).__name__}.", "return an nn.Module.")
+    return net
+
+
+@contextmanager
+def forward_ad_kernels() -> Iterator[None]:
+    """Attention through the math kernel: the fused CPU kernels have no forward-mode derivative."""
+    with sdpa_kernel(SDPBackend.MATH):
+        yield

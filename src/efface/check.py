@@ -1,0 +1,109 @@
+"""``efface check``: what in a network would break linearisation, and what to do about it.
+
+The safe fixes are applied when the core is built (eval mode, frozen statistics, LeakyReLU, folding, the
+math attention kernel); the others are listed so that work does not start in vain.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from efface.core import Core
+from efface.errors import EffaceError
+from efface.tangent.operator import TangentOperator
+
+
+@dataclass(frozen=True)
+class Finding:
+    """``fixed`` says that building the core already took care of it."""
+
+    module: str
+    problem: str
+    fix: str
+    fixed: bool
+
+
+def check(
+    backbone: str | nn.Module, *, linearize: str = "last-block", num_classes: int = 2
+) -> list[Finding]:
+    """All findings for a backbone; the last ones come from really differentiating the tail."""
+    classes = [str(i) for i in range(num_classes)]
+    core = Core(
+        backbone, classes=classes, linearize=linearize, leaky_slope=None, fold_batchnorm=False
+    )
+    findings = [f for name, module in core.tail.named_modules() for f in _inspect(name, module)]
+    return findings + _differentiate(core)
+
+
+def _inspect(name: str, module: nn.Module) -> list[Finding]:
+    found = []
+    if getattr(module, "inplace", False):
+        found.append(
+            Finding(
+                name,
+                "works in place, which corrupts saved activations",
+                "replaced by LeakyReLU in the tail; set inplace=False elsewhere",
+                isinstance(module, nn.ReLU | nn.ReLU6),
+            )
+        )
+    if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
+        found.append(Finding(name, f"dropout p = {module.p}", "switched off (eval mode)", True))
+    if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        found += _inspect_norm(name, module)
+    if isinstance(module, nn.ReLU):
+        fix = "becomes LeakyReLU (leaky_slope), as the paper found better"
+        found.append(Finding(name, "ReLU has a zero slope for half its inputs", fix, True))
+    if isinstance(module, nn.MultiheadAttention | nn.TransformerEncoderLayer):
+        found.append(
+            Finding(
+                name,
+                "its fused path has no forward-mode derivative",
+                "use explicit q, k, v projections with scaled_dot_product_attention",
+                False,
+            )
+        )
+    elif "scaled_dot_product_attention" in _source(module):
+        found.append(
+            Finding(name, "fused attention", "runs through the math kernel while linearised", True)
+        )
+    return found
+
+
+def _inspect_norm(name: str, norm: nn.modules.batchnorm._BatchNorm) -> list[Finding]:
+    if norm.running_mean is None:
+        fix = "train it with track_running_stats=True, or use GroupNorm"
+        return [Finding(name, "BatchNorm without running statistics mixes samples", fix, False)]
+    return [Finding(name, "BatchNorm", "statistics frozen, folded into the convolution", True)]
+
+
+def _source(module: nn.Module) -> str:
+    try:
+        return inspect.getsource(type(module).forward)
+    except (OSError, TypeError):
+        return ""
+
+
+def _differentiate(core: Core) -> list[Finding]:
+    """Compare forward mode with a central difference in float64 on two random samples."""
+    generator = torch.Generator().manual_seed(0)
+    nn.init.normal_(core.tail.head.weight, std=0.1, generator=generator)
+    operator = TangentOperator(core.tail)
+    x = torch.randn(2, *core.boundary_shape, generator=generator, dtype=torch.float64)
+    v = torch.randn(operator.d, generator=generator, dtype=torch.float64)
+    try:
+        batch = operator.prepare(x, torch.float64)
+        tangent = operator.jvp(batch, v)
+        gradient = operator.vjp(batch, torch.ones_like(batch.outputs))
+    except (RuntimeError, NotImplementedError, EffaceError) as error:
+        text = str(error).splitlines()[0]
+        fix = "choose a later boundary, or replace the module named in the message"
+        return [Finding("tail", f"cannot be differentiated: {text}", fix, False)]
+    both = float(tangent.sum()), float(gradient @ v)
+    if abs(both[0] - both[1]) > 1e-8 * max(1.0, abs(both[0])):
+        fix = "look for in-place operations and randomness in the tail"
+        return [Finding("tail", "forward and reverse mode disagree", fix, False)]
+    return []

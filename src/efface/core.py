@@ -1,0 +1,354 @@
+"""The core: a pretrained network, cut into a frozen prefix and the tail that will be linearised.
+
+Core weights are trained on core data only, with cross-entropy, then frozen; they never have to forget.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from efface import blocks, files
+from efface.activations import ActivationCache, Activations
+from efface.backbone import Backbone, forward_ad_kernels, load_backbone
+from efface.digests import tensors_digest
+from efface.errors import BackboneError, EffaceError, FormatError, RecordError
+from efface.preprocess import Preprocess
+from efface.records import Records
+from efface.tail import Tail
+from efface.training import Progress, Stage, train
+
+SCHEMA = "efface.core/1"
+
+
+class Core:
+    """f_core(x) = head(tail(prefix(x))).
+
+    Args:
+        backbone: ``cnn``, ``hf:DIR_OR_ID``, ``timm:NAME``, ``torch:module:callable`` or a module.
+        classes: the class names, in the order of the logits.
+        linearize: where the tail begins: head, last-block, last-stage, all, or a step's name.
+        leaky_slope: ReLU becomes LeakyReLU of this slope in the tail (the paper's change; None keeps it).
+        fold_batchnorm: fold frozen BatchNorms into their convolutions (faster; the user weights are then
+            perturbations of the folded weights).
+    """
+
+    def __init__(
+        self,
+        backbone: str | nn.Module | Backbone = "cnn",
+        *,
+        classes: Sequence[str],
+        linearize: str = "last-block",
+        leaky_slope: float | None = 0.1,
+        fold_batchnorm: bool = True,
+        preprocess: Preprocess | None = None,
+        seed: int = 0,
+        source: dict[str, Any] | None = None,
+    ) -> None:
+        if len(set(classes)) != len(classes) or len(classes) < 2:
+            raise EffaceError(
+                f"need at least two distinct classes, got {list(classes)[:5]}.",
+                "pass classes=records.classes.",
+            )
+        named = linearize not in ("head", "last-block", "last-stage", "all")
+        loaded = load_backbone(
+            backbone,
+            boundary=linearize if named else None,
+            preprocess=preprocess,
+            source=source,
+            seed=seed,
+        )
+        self.backbone, self.classes, self.linearize = loaded, tuple(classes), linearize
+        self.leaky_slope, self.fold, self.seed = leaky_slope, fold_batchnorm, seed
+        self._split(loaded)
+        self.report: list[str] = []
+
+    def _split(self, backbone: Backbone) -> None:
+        at = backbone.boundary(self.linearize)
+        steps = copy.deepcopy(backbone.steps)
+        self.prefix = nn.Sequential(*[s.module for s in steps[:at]]).eval()
+        width = self._feature_width(steps)
+        head = nn.Linear(width, len(self.classes))
+        nn.init.zeros_(head.weight)
+        nn.init.zeros_(head.bias)
+        self.tail = Tail(steps[at:], head).eval()
+        if self.fold:
+            blocks.fold_batchnorm(self.prefix)
+            blocks.fold_batchnorm(self.tail)
+        if self.leaky_slope is not None:
+            blocks.leaky_activations(self.tail, self.leaky_slope)
+        self.prefix.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.freeze()
+
+    def _feature_width(self, steps: Sequence[Any]) -> int:
+        side = self.backbone.preprocess.crop or 8
+        x = torch.zeros(1, self.backbone.preprocess.channels, side, side)
+        try:
+            with torch.no_grad():
+                for step in steps:
+                    x = step.module.eval()(x)
+        except (RuntimeError, TypeError, ValueError, AttributeError) as error:
+            raise BackboneError(
+                f"{self.backbone.spec} does not run on a {side} × {side} image: {error}",
+                "check the preprocessing's size and channels, and run `efface check` on it.",
+            ) from error
+        if x.dim() != 2:
+            raise BackboneError(
+                f"the features of {self.backbone.spec} have shape {tuple(x.shape)}, not (n, p).",
+                "end the network in pooling and flattening before its Linear head.",
+            )
+        return int(x.shape[1])
+
+    # --- training ---------------------------------------------------------------------------------
+
+    def fit(
+        self,
+        records: Records,
+        stages: Sequence[Stage] | None = None,
+        *,
+        cache: ActivationCache | None = None,
+        progress: Progress | None = None,
+    ) -> Core:
+        """Train on core records, stage after stage, then freeze. Classes without core data keep zeros."""
+        if len(records) == 0:
+            raise EffaceError(
+                "no core records to train on.",
+                "choose a core fraction, or leave out fit(): the pretrained features are the core then.",
+            )
+        if tuple(records.classes) != self.classes:
+            raise EffaceError(
+                "the records' classes differ from the core's.",
+                "build the core with records.classes.",
+            )
+        labels = torch.from_numpy(records.labels)
+        present = torch.unique(labels)
+        absent = [c for i, c in enumerate(self.classes) if i not in set(present.tolist())]
+        if absent:
+            self.report.append(f"no core data for: {', '.join(absent)} (their head rows stay zero)")
+        for stage in stages or self.default_stages():
+            self._run(stage, records, labels, present, cache, progress)
+        self.freeze()
+        return self
+
+    def default_stages(self) -> tuple[Stage, ...]:
+        """From scratch for the built-in network; head then tail for a pretrained one."""
+        if self.backbone.spec == "cnn":
+            return (Stage("all", epochs=40, lr=0.05),)
+        return (Stage("head", epochs=60, lr=0.1), Stage("tail", epochs=15, lr=0.005))
+
+    def _run(
+        self,
+        stage: Stage,
+        records: Records,
+        labels: Tensor,
+        present: Tensor,
+        cache: ActivationCache | None,
+        progress: Progress | None,
+    ) -> None:
+        if stage.train == "all":
+            network: nn.Module = nn.Sequential(self.prefix, self.tail)
+            inputs = self.images(records)
+        else:
+            network, inputs = self.tail, _tensor(self.activations(records, cache))
+        if stage.train == "head":
+            with torch.no_grad():
+                inputs = torch.cat([self.tail.features(x.float()) for x in inputs.split(64)])
+            network = self.tail.head
+        network.requires_grad_(True)
+        train(
+            network,
+            network.parameters(),
+            inputs.float(),
+            labels,
+            stage,
+            classes=present,
+            seed=self.seed,
+            progress=progress,
+        )
+        self.freeze()
+
+    def freeze(self) -> None:
+        for module in (self.prefix, self.tail):
+            module.eval().requires_grad_(False)
+
+    # --- use --------------------------------------------------------------------------------------
+
+    def images(self, records: Records) -> Tensor:
+        """Decoded and preprocessed, (n, channels, h, w); an unreadable image names its record."""
+        arrays = [self.backbone.preprocess(record.image()) for record in records]
+        for record, array in zip(records, arrays, strict=True):
+            if array.shape != arrays[0].shape:
+                raise RecordError(
+                    record.id,
+                    f"is {array.shape[1]} × {array.shape[2]} after preprocessing, others are "
+                    f"{arrays[0].shape[1]} × {arrays[0].shape[2]}.",
+                    "set a resize and crop in the preprocessing.",
+                )
+        return torch.from_numpy(_stack(arrays))
+
+    @torch.no_grad()
+    def activations(
+        self,
+        records: Records,
+        cache: ActivationCache | None = None,
+        *,
+        batch_size: int = 32,
+        progress: Progress | None = None,
+    ) -> Activations:
+        """Boundary activations of the records: from the cache where they are, else computed."""
+        todo = list(range(len(records))) if cache is None else cache.missing(records.digests)
+        parts = []
+        for start in range(0, len(todo), batch_size):
+            batch = records[todo[start : start + batch_size]]
+            rows = self._prefix(self.images(batch))
+            if cache is None:
+                parts.append(rows)
+            else:
+                cache.put(batch.digests, rows)
+            if progress is not None:
+                done = min(start + batch_size, len(todo))
+                progress(done / len(todo), f"activations {done}/{len(todo)}")
+        if cache is not None:
+            return cache.rows(records.digests)
+        return torch.cat(parts) if parts else torch.zeros(0, *self.boundary_shape)
+
+    def _prefix(self, images: Tensor) -> Tensor:
+        with forward_ad_kernels():
+            return self.prefix(images.to(memory_format=torch.channels_last)).contiguous()
+
+    @property
+    def boundary_shape(self) -> tuple[int, ...]:
+        """Shape of one record's boundary activation."""
+        prep = self.backbone.preprocess
+        side = prep.crop or 8
+        with torch.no_grad():
+            return tuple(self._prefix(torch.zeros(1, prep.channels, side, side)).shape[1:])
+
+    def cache(self, directory: Path | str, dtype: str = "float32") -> ActivationCache:
+        """The activation cache for this core's prefix below ``directory``."""
+        return ActivationCache(directory, self.prefix_digest, self.boundary_shape, dtype)
+
+    @torch.no_grad()
+    def logits_of(self, activations: Activations, batch_size: int = 64) -> Tensor:
+        """f_core on boundary activations, (n, c)."""
+        out = [torch.zeros(0, len(self.classes))]
+        with forward_ad_kernels():
+            for start in range(0, len(activations), batch_size):
+                out.append(self.tail(activations[start : start + batch_size].float()))
+        return torch.cat(out)
+
+    @torch.no_grad()
+    def features_of(self, activations: Activations, batch_size: int = 64) -> Tensor:
+        """Pooled features h on boundary activations, (n, p)."""
+        out = [torch.zeros(0, self.tail.head.in_features)]
+        with forward_ad_kernels():
+            for start in range(0, len(activations), batch_size):
+                out.append(self.tail.features(activations[start : start + batch_size].float()))
+        return torch.cat(out)
+
+    def logits(self, records: Records, cache: ActivationCache | None = None) -> Tensor:
+        return self.logits_of(self.activations(records, cache))
+
+    def accuracy(self, records: Records, cache: ActivationCache | None = None) -> float:
+        labels = torch.from_numpy(records.labels)
+        return float((self.logits(records, cache).argmax(1) == labels).float().mean())
+
+    # --- identity and files -----------------------------------------------------------------------
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        spec = self.backbone.spec
+        return {
+            "schema": SCHEMA,
+            # A local folder's path is this machine's business; the architecture travels in `source`.
+            "backbone": "hf:saved" if spec.startswith("hf:") else spec,
+            "source": self.backbone.source,
+            "classes": list(self.classes),
+            "linearize": self.linearize,
+            "leaky_slope": self.leaky_slope,
+            "fold_batchnorm": self.fold,
+            "preprocess": self.backbone.preprocess.to_dict(),
+            "seed": self.seed,
+        }
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """All weights and buffers, the names prefixed by the part they belong to."""
+        parts = {"prefix": self.prefix, "tail": self.tail}
+        return {f"{p}.{k}": v for p, m in parts.items() for k, v in m.state_dict().items()}
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the weights and settings: the same before and after fitting and forgetting."""
+        return tensors_digest(self.tensors, self.settings)
+
+    @property
+    def prefix_digest(self) -> str:
+        """SHA-256 of what boundary activations depend on: prefix weights and preprocessing."""
+        weights = {k: v for k, v in self.tensors.items() if k.startswith("prefix.")}
+        names = self.backbone.names[: self.backbone.boundary(self.linearize)]
+        return tensors_digest(weights, {"prep": self.settings["preprocess"], "steps": names})
+
+    def save(self, directory: Path | str) -> None:
+        """``core.json`` and ``core.safetensors``."""
+        directory = Path(directory)
+        files.write_tensors(directory / "core.safetensors", self.tensors)
+        files.write_json(directory / "core.json", {**self.settings, "digest": self.digest})
+
+    @classmethod
+    def load(cls, directory: Path | str, module: nn.Module | None = None) -> Core:
+        """Read a saved core; ``module`` is needed only if the backbone was an nn.Module object."""
+        directory = Path(directory)
+        values = files.read_json(directory / "core.json", SCHEMA)
+        if values["backbone"] == "module" and module is None:
+            raise FormatError(
+                "this core was built from an nn.Module object.",
+                "pass it again: load(path, module=…).",
+            )
+        core = cls(
+            module if module is not None else values["backbone"],
+            classes=values["classes"],
+            linearize=values["linearize"],
+            leaky_slope=values["leaky_slope"],
+            fold_batchnorm=values["fold_batchnorm"],
+            preprocess=Preprocess.from_dict(values["preprocess"]),
+            seed=values["seed"],
+            source=values["source"] or None,
+        )
+        core.load_tensors(files.read_tensors(directory / "core.safetensors"))
+        if core.digest != values["digest"]:
+            raise FormatError(
+                f"the core in {directory.name} does not have the digest it was saved with.",
+                "restore the files from a copy; they were changed after saving.",
+            )
+        return core
+
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        for name, module in (("prefix", self.prefix), ("tail", self.tail)):
+            part = {k[len(name) + 1 :]: v for k, v in tensors.items() if k.startswith(name + ".")}
+            try:
+                module.load_state_dict(part)
+            except RuntimeError as error:
+                raise FormatError(f"core weights do not fit the network: {error}") from error
+        self.freeze()
+
+    def __repr__(self) -> str:
+        return (
+            f"Core({self.backbone.spec!r}, {len(self.classes)} classes, "
+            f"linearize={self.linearize!r}, digest={self.digest[:12]})"
+        )
+
+
+def _stack(arrays: list) -> Any:
+    import numpy as np
+
+    return np.stack(arrays) if arrays else np.zeros((0, 1, 1, 1), dtype=np.float32)
+
+
+def _tensor(activations: Activations) -> Tensor:
+    return activations[slice(0, len(activations))]

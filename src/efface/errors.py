@@ -1,0 +1,49 @@
+"""Errors a person can act on: each says what is wrong, where, and what to do about it.
+
+Exit codes of the command line: 0 ok, 2 usage or bad input, 3 guarantee not met, 4 ledger invalid.
+"""
+
+from __future__ import annotations
+
+
+class EffaceError(Exception):
+    """Base of all errors raised on purpose. ``fix`` is the sentence that says what to do."""
+
+    exit_code = 2
+
+    def __init__(self, message: str, fix: str = "") -> None:
+        self.message = message
+        self.fix = fix
+        super().__init__(f"{message} Fix: {fix}" if fix else message)
+
+
+class RecordError(EffaceError):
+    """Something is wrong with one record (or one class); ``record`` names it."""
+
+    def __init__(self, record: str, message: str, fix: str = "") -> None:
+        self.record = record
+        super().__init__(f"record {record!r}: {message}", fix)
+
+
+class BackboneError(EffaceError):
+    """The network cannot be loaded, cut or linearised as asked."""
+
+
+class FormatError(EffaceError):
+    """A file is not what it should be: wrong schema version, wrong shape, missing tensor."""
+
+
+class RequestError(EffaceError):
+    """A request that cannot be carried out: unknown owner, already forgotten, core record, empty."""
+
+
+class GuaranteeError(EffaceError):
+    """The asked-for guarantee was not reached on the final weights; nothing was published."""
+
+    exit_code = 3
+
+
+class LedgerError(EffaceError):
+    """A ledger or digest does not check."""
+
+    exit_code = 4

@@ -1,0 +1,61 @@
+"""Reading and writing, safely: safetensors and JSON only, a schema in every file, atomic writes."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from efface.errors import FormatError
+
+
+def write_json(path: Path, values: Mapping[str, Any]) -> None:
+    """Write beside, fsync, then rename: a reader sees the old file or the new one, never half."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("w") as file:
+        json.dump(values, file, indent=1, sort_keys=True)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def read_json(path: Path, schema: str) -> dict[str, Any]:
+    """Read a file whose ``schema`` field must be exactly ``schema``."""
+    if not path.is_file():
+        raise FormatError(f"there is no {path.name} in {path.parent}.", "check the model's path.")
+    try:
+        values = json.loads(path.read_text())
+    except json.JSONDecodeError as error:
+        raise FormatError(f"{path} is not JSON: {error}", "restore it from a copy.") from error
+    found = values.get("schema") if isinstance(values, dict) else None
+    if found != schema:
+        raise FormatError(
+            f"{path} has schema {found!r}; this version of efface reads {schema!r}.",
+            "install the version of efface that wrote it, or train again.",
+        )
+    return values
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".tmp")
+    save_file({k: v.detach().contiguous() for k, v in tensors.items()}, temporary)
+    with temporary.open("rb") as file:
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    if not path.is_file():
+        raise FormatError(f"there is no {path.name} in {path.parent}.", "check the model's path.")
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise FormatError(f"{path} is not a safetensors file: {error}") from error

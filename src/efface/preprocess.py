@@ -1,0 +1,86 @@
+"""Preprocessing travels with the model: image array in, normalised tensor out."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from efface.errors import FormatError
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+_RESAMPLING = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
+
+
+@dataclass(frozen=True)
+class Preprocess:
+    """x = (crop(resize(image)) / 255 − mean) / std, per channel.
+
+    ``resize`` is the length of the short side (0: keep the size), ``crop`` the side of the central
+    square (0: no crop). ``channels`` is 1 or 3; images are converted to it.
+    """
+
+    resize: int = 256
+    crop: int = 224
+    channels: int = 3
+    mean: tuple[float, ...] = IMAGENET_MEAN
+    std: tuple[float, ...] = IMAGENET_STD
+    interpolation: str = "bilinear"
+
+    def __post_init__(self) -> None:
+        if len(self.mean) != self.channels or len(self.std) != self.channels:
+            raise FormatError(
+                f"mean and std have {len(self.mean)} and {len(self.std)} values "
+                f"for {self.channels} channels.",
+                "give one value per channel.",
+            )
+        if self.interpolation not in _RESAMPLING:
+            raise FormatError(
+                f"unknown interpolation {self.interpolation!r}.", f"use one of {list(_RESAMPLING)}."
+            )
+
+    def __call__(self, image: np.ndarray) -> np.ndarray:
+        """uint8 (h, w[, channels]) -> float32 (channels, h', w')."""
+        array = self._shape(self._channels(np.asarray(image)))
+        x = array.astype(np.float32) / 255.0
+        mean, std = (np.asarray(v, dtype=np.float32) for v in (self.mean, self.std))
+        x = (x - mean) / std
+        return np.ascontiguousarray(x.transpose(2, 0, 1))
+
+    def _channels(self, image: np.ndarray) -> np.ndarray:
+        if image.ndim == 2:
+            image = image[:, :, None]
+        if image.shape[2] == self.channels:
+            return image
+        if image.shape[2] == 1:
+            return np.repeat(image, self.channels, axis=2)
+        pil = Image.fromarray(image[:, :, :3])
+        if self.channels == 1:
+            return np.asarray(pil.convert("L"))[:, :, None]
+        return np.asarray(pil)
+
+    def _shape(self, image: np.ndarray) -> np.ndarray:
+        h, w = image.shape[:2]
+        if self.resize and min(h, w) != self.resize:
+            k = self.resize / min(h, w)
+            size = (max(1, round(w * k)), max(1, round(h * k)))
+            pil = Image.fromarray(image.squeeze(2) if image.shape[2] == 1 else image)
+            image = np.asarray(pil.resize(size, _RESAMPLING[self.interpolation]))
+            image = image[:, :, None] if image.ndim == 2 else image
+        if self.crop:
+            h, w = image.shape[:2]
+            top, left = max(0, (h - self.crop) // 2), max(0, (w - self.crop) // 2)
+            image = image[top : top + self.crop, left : left + self.crop]
+        return image
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Preprocess:
+        values = dict(values)
+        values["mean"], values["std"] = tuple(values["mean"]), tuple(values["std"])
+        return cls(**values)

@@ -1,0 +1,578 @@
+"""Records: labelled images, each with the person it belongs to.
+
+A ``Record`` is one image with its owner, cohort, label and split; its digest is the SHA-256 of its
+content, so that a record is known by what it shows and not by where it lies. ``Records`` is an
+immutable sequence of them which keeps three promises: ids are unique, every label is one of
+``classes``, and no image is in core and user data at once (core data cannot be forgotten).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import io
+import operator
+import os
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, overload
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from efface.errors import EffaceError, RecordError, RequestError
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from efface.readers import ReadOptions
+
+    PathLike: TypeAlias = str | os.PathLike[str]
+
+DEFAULT_COHORT = "default"
+GRAY_MODES = frozenset({"1", "L", "LA", "La", "I", "I;16", "I;16L", "I;16B", "I;16N"})
+HTML_ROWS = 30  # classes listed in a notebook's table before it says "and n more"
+
+Content: TypeAlias = bytes | np.ndarray
+
+
+class Split(StrEnum):
+    """Core data is never forgotten, user data can be, test data is never trained on."""
+
+    CORE = "core"
+    USER = "user"
+    TEST = "test"
+
+
+class Channels(StrEnum):
+    GRAY = "gray"
+    RGB = "rgb"
+
+
+# Images: where the content comes from, and what is done to it.
+
+
+class ImageSource(Protocol):
+    def content(self) -> Content:
+        """The encoded file's bytes, or the pixels themselves."""
+
+
+@dataclass(frozen=True)
+class FileImage:
+    path: Path
+
+    def content(self) -> bytes:
+        return self.path.read_bytes()
+
+
+@dataclass(frozen=True)
+class BytesImage:
+    data: bytes = field(repr=False)
+
+    def content(self) -> bytes:
+        return self.data
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayImage:
+    """Row ``index`` of an array shared by many records."""
+
+    array: np.ndarray = field(repr=False)  # (n, h, w) or (n, h, w, channels)
+    index: int
+
+    def content(self) -> np.ndarray:
+        return np.asarray(self.array[self.index])
+
+
+def digest_of(content: Content) -> str:
+    """SHA-256 of a file's bytes; for arrays of ``dtype ‖ shape ‖ bytes``."""
+    if isinstance(content, bytes):
+        return hashlib.sha256(content).hexdigest()
+    header = f"{content.dtype.str}{content.shape}".encode()
+    return hashlib.sha256(header + content.tobytes()).hexdigest()
+
+
+def num_channels(content: Content) -> int:
+    """1 (gray) or 3 (colour), from the header alone; alpha does not count."""
+    if isinstance(content, bytes):
+        with Image.open(io.BytesIO(content)) as image:
+            return 1 if _is_gray(image.mode) else 3
+    if content.dtype not in (np.uint8, np.uint16):
+        raise ValueError(f"pixels are {content.dtype}, they must be uint8 or uint16")
+    if content.ndim not in (2, 3) or content.size == 0:
+        raise ValueError(f"pixels have shape {content.shape}, not (height, width, channels)")
+    if content.ndim == 3 and content.shape[2] not in (1, 3, 4):
+        raise ValueError(f"pixels have {content.shape[2]} channels in shape {content.shape}")
+    return 1 if content.ndim == 2 or content.shape[2] == 1 else 3
+
+
+def decode(content: Content, channels: Channels | None = None) -> np.ndarray:
+    """Pixels as a person sees them: EXIF orientation applied, alpha dropped, 16 bits scaled to 8.
+
+    ``channels`` converts; None keeps what the image has (palettes become RGB).
+    """
+    native = num_channels(content)
+    wanted = channels or (Channels.GRAY if native == 1 else Channels.RGB)
+    image = _open(content) if isinstance(content, bytes) else _from_array(content)
+    if image.mode.startswith("I"):
+        image = Image.fromarray(_to_8_bits(np.asarray(image)))
+    if image.mode in ("P", "PA"):
+        image = image.convert("RGBA")  # Pillow warns when a palette's alpha is dropped in one step
+    pixels = np.array(image.convert("L" if wanted is Channels.GRAY else "RGB"))
+    return pixels[:, :, None] if pixels.ndim == 2 else pixels  # (h, w, channels)
+
+
+def _is_gray(mode: str) -> bool:
+    if mode == "F":
+        raise ValueError("32-bit float pixels have no agreed range; save them as 8 or 16 bits")
+    return mode in GRAY_MODES
+
+
+def _open(data: bytes) -> Image.Image:
+    with Image.open(io.BytesIO(data)) as image:
+        image.load()
+        return ImageOps.exif_transpose(image)
+
+
+def _from_array(pixels: np.ndarray) -> Image.Image:
+    if pixels.ndim == 3 and pixels.shape[2] == 1:
+        pixels = pixels[:, :, 0]
+    eight = pixels if pixels.dtype == np.uint8 else _to_8_bits(pixels)
+    return Image.fromarray(np.ascontiguousarray(eight))
+
+
+def _to_8_bits(pixels: np.ndarray) -> np.ndarray:
+    """``round(v · 255 / 65535)``. Pillow's own conversion clips at 255 instead."""
+    if pixels.size and not 0 <= int(pixels.min()) <= int(pixels.max()) <= 65535:
+        raise ValueError("32-bit integer pixels have no agreed range; save them as 8 or 16 bits")
+    return np.rint(pixels / 257.0).astype(np.uint8)
+
+
+@contextmanager
+def naming(record_id: str) -> Iterator[None]:
+    """Turns what a missing file or a damaged image raises into an error that names the record."""
+    fix = "replace the file or take it out of the data; skip_bad=True sets bad images aside."
+    try:
+        yield
+    except FileNotFoundError as problem:
+        raise RecordError(record_id, f"the file {problem.filename} is missing.", fix) from problem
+    except UnidentifiedImageError as problem:
+        raise RecordError(record_id, "not an image, or its header is damaged.", fix) from problem
+    except Exception as problem:  # decoders raise whatever their parser stumbled over
+        raise RecordError(record_id, f"the image cannot be read ({problem}).", fix) from problem
+
+
+# Values.
+
+
+@dataclass(frozen=True)
+class Record:
+    """One labelled image. Two records are equal when all but their place in storage is."""
+
+    id: str
+    owner: str
+    cohort: str
+    label: str
+    split: Split
+    source: ImageSource = field(compare=False, repr=False)
+    digest: str
+    channels: Channels | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def image(self) -> np.ndarray:
+        """The decoded pixels, uint8 (h, w, channels), or RecordError when they cannot be had.
+
+        The content is checked against ``digest``: whatever is derived from this image is filed
+        under its digest, and must not come from a file that was swapped in the meantime.
+        """
+        with naming(self.id):
+            content = self.source.content()
+        if digest_of(content) != self.digest:
+            raise RecordError(
+                self.id, "its content changed after it was read.", "read the records again."
+            )
+        with naming(self.id):
+            return decode(content, self.channels)
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """Something found in the data that is no record, and why."""
+
+    id: str
+    reason: str
+
+
+class Records(Sequence[Record]):
+    """An immutable sequence of records with one list of classes.
+
+    ``records[3]`` is a Record; ``records[2:5]``, ``records[[4, 1]]`` and ``records[mask]`` are
+    Records with the same classes. ``ids``, ``digests``, ``owners`` and ``labels`` have one entry
+    a record, in order. ``skipped`` lists what the reader set aside, ``notes`` what it kept though
+    it looks odd.
+    """
+
+    def __init__(
+        self,
+        records: Iterable[Record],
+        classes: Sequence[str] | None = None,
+        *,
+        skipped: Iterable[Skipped] = (),
+        remarks: Iterable[str] = (),
+    ) -> None:
+        self._records = tuple(records)
+        self._classes = _class_list(self._records, classes)
+        self._skipped = tuple(skipped)
+        self._remarks = tuple(remarks)
+        _check_ids(self._records)
+        _check_labels(self._records, self._classes)
+        _check_core_and_user_are_disjoint(self._records)
+
+    # constructors
+
+    @classmethod
+    def digits(cls, **options: Unpack[ReadOptions]) -> Records:
+        """scikit-learn's 1,797 8 × 8 digits, with made-up owners and cohorts."""
+        from efface import readers
+
+        return readers.read_digits(**options)
+
+    @classmethod
+    def from_folder(cls, path: PathLike, **options: Unpack[ReadOptions]) -> Records:
+        """``train/<class>/*.jpg`` with optional ``core/`` and ``test/``, or ``<class>/*.jpg``."""
+        from efface import readers
+
+        return readers.read_folder(path, **options)
+
+    @classmethod
+    def from_metadata(cls, path: PathLike, **options: Unpack[ReadOptions]) -> Records:
+        """A folder with ``metadata.csv`` or ``metadata.jsonl``, or such a file itself."""
+        from efface import readers
+
+        return readers.read_metadata(path, **options)
+
+    @classmethod
+    def from_npz(cls, path: PathLike, **options: Unpack[ReadOptions]) -> Records:
+        """Arrays ``x_train y_train …`` or ``images labels …`` in one ``.npz`` file."""
+        from efface import readers
+
+        return readers.read_npz(path, **options)
+
+    @classmethod
+    def from_parquet(
+        cls,
+        path: PathLike,
+        *,
+        image: str = "image",
+        label: str = "label",
+        **options: Unpack[ReadOptions],
+    ) -> Records:
+        """A Parquet file, or a folder of them, in the layout of Hugging Face datasets."""
+        from efface import readers
+
+        return readers.read_parquet(path, image=image, label=label, **options)
+
+    @classmethod
+    def open(cls, spec: PathLike, **options: Unpack[ReadOptions]) -> Records:
+        """Whatever it is: "digits", a folder, or a .npz, .parquet, .csv or .jsonl file."""
+        from efface import readers
+
+        return readers.open_records(spec, **options)
+
+    # a sequence
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self._records)
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+    @overload
+    def __getitem__(self, index: slice | Sequence[int] | Sequence[bool] | np.ndarray) -> Self: ...
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return self._with(self._records[index])
+        if isinstance(index, Sequence | np.ndarray) and np.ndim(index) == 1:
+            return self._with(self._records[i] for i in _positions(index, len(self)))
+        return self._records[operator.index(index)]
+
+    def __add__(self, other: Records) -> Self:
+        """Both, with this side's classes first: indices of known classes do not move."""
+        if not isinstance(other, Records):
+            return NotImplemented
+        classes = dict.fromkeys((*self.classes, *other.classes))
+        return type(self)(
+            (*self._records, *other),
+            tuple(classes),
+            skipped=dict.fromkeys((*self.skipped, *other.skipped)),
+            remarks=dict.fromkeys((*self._remarks, *other._remarks)),
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Records):
+            return NotImplemented
+        return self._records == other._records and self._classes == other._classes
+
+    def __hash__(self) -> int:
+        return hash((self._records, self._classes))
+
+    def _with(self, records: Iterable[Record]) -> Self:
+        return type(self)(records, self._classes, skipped=self._skipped, remarks=self._remarks)
+
+    # columns
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self._classes
+
+    @property
+    def skipped(self) -> tuple[Skipped, ...]:
+        return self._skipped
+
+    @cached_property
+    def notes(self) -> tuple[str, ...]:
+        """Oddities worth a look: the reader's remarks, and images that occur more than once."""
+        return (*self._remarks, *_notes_on_copies(self._records))
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        return tuple(record.id for record in self)
+
+    @property
+    def digests(self) -> tuple[str, ...]:
+        return tuple(record.digest for record in self)
+
+    @property
+    def owners(self) -> tuple[str, ...]:
+        return tuple(record.owner for record in self)
+
+    @property
+    def labels(self) -> np.ndarray:
+        """Each record's index into ``classes``, int64 (n,)."""
+        index = {name: i for i, name in enumerate(self.classes)}
+        return np.array([index[record.label] for record in self], dtype=np.int64)
+
+    # subsets
+
+    @cached_property
+    def core(self) -> Self:
+        return self.where(lambda record: record.split is Split.CORE)
+
+    @cached_property
+    def user(self) -> Self:
+        return self.where(lambda record: record.split is Split.USER)
+
+    @cached_property
+    def test(self) -> Self:
+        return self.where(lambda record: record.split is Split.TEST)
+
+    def where(self, predicate: Callable[[Record], bool]) -> Self:
+        return self._with(record for record in self if predicate(record))
+
+    def without(self, ids: Iterable[str]) -> Self:
+        """All but these. Ids that are not here are no error: a forgotten file may be gone."""
+        gone = _names(ids)
+        return self.where(lambda record: record.id not in gone)
+
+    def select(
+        self,
+        *,
+        ids: str | Iterable[str] | None = None,
+        owner: str | Iterable[str] | None = None,
+        cohort: str | Iterable[str] | None = None,
+        label: str | Iterable[str] | None = None,
+    ) -> Self:
+        """The records that match every given criterion, in their order.
+
+        A name that nothing here bears is a RequestError: a misspelt owner must not look like one
+        without records.
+        """
+        chosen = list(self._records)
+        for attribute, asked in {
+            "id": ids,
+            "owner": owner,
+            "cohort": cohort,
+            "label": label,
+        }.items():
+            if asked is None:
+                continue
+            wanted = _names(asked)
+            known = set(self.classes) if attribute == "label" else self._values(attribute)
+            _check_known(attribute, wanted, known)
+            chosen = [record for record in chosen if getattr(record, attribute) in wanted]
+        return self._with(chosen)
+
+    def _values(self, attribute: str) -> set[str]:
+        return {getattr(record, attribute) for record in self}
+
+    def with_core_fraction(self, fraction: float, seed: int = 0, *, by_owner: bool = False) -> Self:
+        """Moves user records into core until core holds ``fraction`` of each class's core + user.
+
+        Copies of an image move together; with ``by_owner`` so does all that an owner has. Such a
+        unit u, with c_u records a class, is taken if it brings the counts s nearer to their target
+        t = fraction · n:  ‖t − s − c_u‖² < ‖t − s‖².  Units come in the order of
+        SHA-256(seed, name), so that taking one record out of the data hardly moves any other.
+        """
+        if not 0 <= fraction <= 1:
+            raise EffaceError(f"core fraction {fraction} is not a fraction.", "use 0 to 1.")
+        core = _choose_core(self, fraction, seed, by_owner)
+        return self._with(
+            replace(record, split=Split.CORE) if i in core else record
+            for i, record in enumerate(self)
+        )
+
+    # display
+
+    def __repr__(self) -> str:
+        counts = Counter(record.split for record in self)
+        parts = ", ".join(f"{split} {counts[split]}" for split in Split)
+        skipped = f", {len(self.skipped)} skipped" if self.skipped else ""
+        return f"Records({len(self)} in {len(self.classes)} classes: {parts}{skipped})"
+
+    def _repr_html_(self) -> str:
+        counts = Counter((record.label, record.split) for record in self)
+        rows = [(name, [counts[name, split] for split in Split]) for name in self.classes]
+        totals = [sum(column) for column in zip(*(row for _, row in rows), strict=True)]
+        shown = [*rows[:HTML_ROWS], ("all", totals)]
+        more = len(rows) - HTML_ROWS
+        body = "".join(
+            f"<tr><th>{html.escape(name)}</th>{''.join(f'<td>{n}</td>' for n in row)}</tr>"
+            for name, row in shown
+        )
+        head = "".join(f"<th>{split}</th>" for split in Split)
+        foot = f"<p>and {more} more classes</p>" if more > 0 else ""
+        title = f"<p>{html.escape(repr(self))}</p>"
+        return f"{title}<table><tr><th>class</th>{head}</tr>{body}</table>{foot}"
+
+
+# What Records promises, and how it splits.
+
+
+def _class_list(records: Sequence[Record], given: Sequence[str] | None) -> tuple[str, ...]:
+    if given is None:
+        return tuple(sorted({record.label for record in records}))
+    for name, times in Counter(given).items():
+        if times > 1:
+            raise EffaceError(f"class {name!r} is listed {times} times.", "list each class once.")
+    return tuple(given)
+
+
+def _check_ids(records: Sequence[Record]) -> None:
+    for record_id, times in Counter(record.id for record in records).items():
+        if times > 1:
+            fix = "give every record an id of its own."
+            raise RecordError(record_id, f"{times} records have this id.", fix)
+
+
+def _check_labels(records: Sequence[Record], classes: Sequence[str]) -> None:
+    known = set(classes)
+    for record in records:
+        if record.label not in known:
+            message = f"label {record.label!r} is not one of the classes ({_few(classes)})."
+            raise RecordError(record.id, message, "correct the label, or add it to classes=.")
+
+
+def _check_core_and_user_are_disjoint(records: Sequence[Record]) -> None:
+    core = {record.digest: record for record in records if record.split is Split.CORE}
+    for record in records:
+        if record.split is Split.USER and record.digest in core:
+            message = f"the same image is core data, as {core[record.digest].id!r}."
+            fix = "core data cannot be forgotten: take the image out of one of the two."
+            raise RecordError(record.id, message, fix)
+
+
+def _check_known(attribute: str, wanted: set[str], known: set[str]) -> None:
+    missing = sorted(wanted - known)
+    if missing:
+        noun = "class" if attribute == "label" else attribute
+        fix = "check the spelling and the split you select from."
+        raise RequestError(f"no record here has {noun} {_few(missing)}.", fix)
+
+
+def _notes_on_copies(records: Sequence[Record]) -> Iterator[str]:
+    copies: dict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        copies[record.digest].append(record)
+    for group in copies.values():
+        names = _few([record.id for record in group])
+        if 0 < sum(record.split is Split.TEST for record in group) < len(group):
+            yield f"the same image is in training and test data: {names}"
+        user = [record for record in group if record.split is Split.USER]
+        for attribute in ("label", "owner"):
+            if len({getattr(record, attribute) for record in user}) > 1:
+                names = _few([record.id for record in user])
+                yield (
+                    f"the same image is in user data under more than one {attribute}, "
+                    f"forgetting one keeps the others: {names}"
+                )
+
+
+def _choose_core(records: Records, fraction: float, seed: int, by_owner: bool) -> set[int]:
+    """Positions of the core records after the move; see ``Records.with_core_fraction``."""
+    labels, num_classes = records.labels, len(records.classes)
+    units = sorted(_units(records, by_owner), key=lambda unit: _rank(records, unit, seed, by_owner))
+    counts = [np.bincount(labels[unit], minlength=num_classes) for unit in units]
+    missing = fraction * np.sum(counts, axis=0) if counts else np.zeros(num_classes)  # t − s
+    chosen: set[int] = set()
+    for unit, count in zip(units, counts, strict=True):
+        fixed = any(records[i].split is Split.CORE for i in unit)
+        if fixed or count @ (2 * missing - count) > 0:  # ‖t−s‖² − ‖t−s−c‖² = c·(2(t−s) − c)
+            chosen.update(unit)
+            missing = missing - count
+    return chosen
+
+
+def _units(records: Sequence[Record], by_owner: bool) -> list[list[int]]:
+    """Positions of the non-test records that have to stay together (connected components)."""
+    parent = list(range(len(records)))
+
+    def root(i: int) -> int:
+        while parent[i] != i:
+            parent[i] = i = parent[parent[i]]
+        return i
+
+    first: dict[tuple[str, str], int] = {}
+    training = [i for i, record in enumerate(records) if record.split is not Split.TEST]
+    for i in training:
+        keys = [("digest", records[i].digest), ("owner", records[i].owner)]
+        for key in keys if by_owner else keys[:1]:
+            parent[root(i)] = root(first.setdefault(key, i))
+    units: dict[int, list[int]] = defaultdict(list)
+    for i in training:
+        units[root(i)].append(i)
+    return list(units.values())
+
+
+def _rank(records: Records, unit: list[int], seed: int, by_owner: bool) -> tuple[bool, str]:
+    """Units that already hold core records first, then a pseudo-random order fixed by the seed."""
+    members = [records[i] for i in unit]
+    name = min(record.owner if by_owner else record.digest for record in members)
+    user_only = all(record.split is Split.USER for record in members)
+    return user_only, hashlib.sha256(f"{seed}/{name}".encode()).hexdigest()
+
+
+def _positions(index: Sequence[Any] | np.ndarray, length: int) -> list[int]:
+    array = np.asarray(index)
+    if array.dtype == bool:
+        if len(array) != length:
+            raise IndexError(f"a mask of {len(array)} for {length} records")
+        array = np.flatnonzero(array)
+    elif array.size and not np.issubdtype(array.dtype, np.integer):
+        raise TypeError(f"records are indexed by integers or a mask, not by {array.dtype}")
+    return [int(i) for i in array]
+
+
+def _names(given: str | Iterable[str]) -> set[str]:
+    return {given} if isinstance(given, str) else set(given)
+
+
+def _few(names: Sequence[str], limit: int = 5) -> str:
+    rest = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(repr(name) for name in names[:limit]) + rest

@@ -1,0 +1,36 @@
+"""What a solver hands back: the value, and whether to believe it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from torch import Tensor
+
+
+class Status(StrEnum):
+    CONVERGED = "converged"
+    STOPPED_SHORT = "stopped short"
+    DIVERGED = "diverged"
+    FIXED_BUDGET = "ran its fixed number of passes"
+
+
+@dataclass(frozen=True)
+class Solution:
+    """``residual_norm`` is ‖g_D(value)‖ recomputed on the final value; ``passes`` counts sweeps over
+    the data, the residual's own pass included."""
+
+    value: Tensor
+    status: Status
+    residual_norm: float
+    passes: float
+    advice: str = ""
+    history: tuple[float, ...] = field(default=(), repr=False)
+
+    @property
+    def ok(self) -> bool:
+        return self.status in (Status.CONVERGED, Status.FIXED_BUDGET)
+
+    def __str__(self) -> str:
+        text = f"{self.status}: residual {self.residual_norm:.2e} after {self.passes:.1f} passes"
+        return f"{text}. {self.advice}" if self.advice else text

@@ -1,0 +1,98 @@
+"""The tangent user part: user weights w for f_core(x) + J(x) w, fitted by a solver of choice."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from efface.activations import Activations
+from efface.core import Core
+from efface.tangent.cg import ConjugateGradient
+from efface.tangent.operator import TangentOperator
+from efface.tangent.problem import RidgeProblem
+from efface.tangent.sgd import Progress
+from efface.tangent.solution import Solution
+from efface.targets import one_hot
+
+
+class Solver(Protocol):
+    """Anything with ``solve``: SGD, ConjugateGradient, Cholesky, or your own."""
+
+    def solve(
+        self,
+        problem: RidgeProblem,
+        start: Tensor | None = None,
+        *,
+        progress: Progress | None = None,
+    ) -> Solution: ...
+
+
+class TangentUser:
+    """User weights of all parameters of the tail; zero until fitted, so the model is the core's.
+
+    Args:
+        mu: the ridge μ, part of the loss (not a weight decay of the optimiser).
+        target_scale: targets are one-hot times this.
+        solver: how to minimise; conjugate gradients by default.
+    """
+
+    kind = "tangent"
+
+    def __init__(
+        self,
+        core: Core,
+        *,
+        mu: float = 1e-2,
+        target_scale: float = 5.0,
+        solver: Solver | None = None,
+        batch_size: int | None = None,
+        fast: bool = True,
+    ) -> None:
+        self.core, self.mu, self.target_scale = core, mu, target_scale
+        self.solver: Solver = solver if solver is not None else ConjugateGradient()
+        self.batch_size = batch_size
+        self.operator = TangentOperator(core.tail, fast=fast)
+        self.weights = torch.zeros(self.operator.d, dtype=torch.float64)
+
+    @property
+    def settings(self) -> dict:
+        return {"kind": self.kind, "mu": self.mu, "target_scale": self.target_scale}
+
+    def problem(self, activations: Activations, labels: Tensor, **options: object) -> RidgeProblem:
+        """The ridge problem of these samples around the core."""
+        targets = one_hot(labels, len(self.core.classes), self.target_scale)
+        options.setdefault("batch_size", self.batch_size)
+        return RidgeProblem(self.operator, activations, targets, self.mu, **options)  # type: ignore[arg-type]
+
+    def fit(
+        self, activations: Activations, labels: Tensor, progress: Progress | None = None
+    ) -> Solution:
+        """Solve from zero. The solution's status says whether it got there."""
+        solution = self.solver.solve(self.problem(activations, labels), progress=progress)
+        self.weights = solution.value
+        return solution
+
+    def logits(self, activations: Activations) -> Tensor:
+        """f_core + J w in float32, (n, c). With w = 0 these are the core's logits bit for bit."""
+        if not self.weights.any():
+            return self.core.logits_of(activations)
+        weights = self.weights.float()
+        out = [torch.zeros(0, len(self.core.classes))]
+        for start in range(0, len(activations), 64):
+            x = activations[start : start + 64]
+            batch = self.operator.prepare(x)
+            out.append(self.core.logits_of(x) + self.operator.jvp(batch, weights))
+        return torch.cat(out)
+
+    def reset(self) -> None:
+        """Forget everything: w = 0."""
+        self.weights = torch.zeros(self.operator.d, dtype=torch.float64)
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        return {"weights": self.weights}
+
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        self.weights = tensors["weights"].double()

@@ -1,0 +1,422 @@
+"""The values: decoding, identity, subsets, and the core split."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from efface.errors import EffaceError, RecordError, RequestError
+from efface.records import (
+    ArrayImage,
+    BytesImage,
+    Channels,
+    FileImage,
+    Record,
+    Records,
+    Skipped,
+    Split,
+    decode,
+    digest_of,
+    num_channels,
+)
+
+
+def record(name: str, label: str = "a", split: Split = Split.USER, **fields: str) -> Record:
+    pixels = np.frombuffer(name.encode().ljust(12, b"\0")[:12], np.uint8).reshape(1, 2, 2, 3)
+    values = {"owner": f"owner of {name}", "cohort": "default", "digest": digest_of(pixels[0])}
+    return Record(
+        id=name, label=label, split=split, source=ArrayImage(pixels, 0), **(values | fields)
+    )
+
+
+def encoded(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def small() -> Records:
+    return Records(
+        [
+            record("r0", "b", Split.CORE),
+            record("r1", "a", Split.USER, owner="ann", cohort="may"),
+            record("r2", "b", Split.USER, owner="bob"),
+            record("r3", "a", Split.USER, owner="ann"),
+            record("r4", "c", Split.TEST),
+        ]
+    )
+
+
+# decoding
+
+RAMP = np.arange(48, dtype=np.uint8).reshape(4, 4, 3) * 5
+
+
+def test_rgb_png_decodes_to_its_pixels() -> None:
+    np.testing.assert_array_equal(decode(encoded(Image.fromarray(RAMP))), RAMP)
+
+
+def test_gray_stays_gray_and_converts_both_ways() -> None:
+    gray = encoded(Image.fromarray(RAMP[:, :, 0]))
+    np.testing.assert_array_equal(decode(gray), RAMP[:, :, :1])
+    np.testing.assert_array_equal(decode(gray, Channels.RGB), RAMP[:, :, :1].repeat(3, axis=2))
+    luma = decode(encoded(Image.fromarray(RAMP)), Channels.GRAY)
+    expected = RAMP @ np.array([0.299, 0.587, 0.114])
+    np.testing.assert_allclose(luma[:, :, 0], expected, atol=1)  # 1: Pillow rounds
+
+
+@pytest.mark.parametrize("alpha", [0, 128, 255])
+def test_alpha_is_dropped_not_blended(alpha: int) -> None:
+    rgba = np.dstack([RAMP, np.full((4, 4), alpha, np.uint8)])
+    np.testing.assert_array_equal(decode(encoded(Image.fromarray(rgba))), RAMP)
+    np.testing.assert_array_equal(decode(rgba), RAMP)
+    gray_alpha = Image.fromarray(rgba[:, :, [0, 3]], "LA")
+    np.testing.assert_array_equal(decode(encoded(gray_alpha)), RAMP[:, :, :1])
+
+
+def test_palette_becomes_its_colours() -> None:
+    image = Image.new("P", (2, 1))
+    image.putpalette([10, 20, 30, 200, 100, 50])
+    image.putpixel((1, 0), 1)
+    data = encoded(image, transparency=bytes([0, 255]))
+    assert num_channels(data) == 3
+    assert decode(data).tolist() == [[[10, 20, 30], [200, 100, 50]]]
+
+
+def test_bilevel_spans_the_whole_range() -> None:
+    image = Image.new("1", (2, 1))
+    image.putpixel((1, 0), 1)
+    assert decode(encoded(image)).ravel().tolist() == [0, 255]
+
+
+DEEP = np.array([[0, 128, 129, 257], [32768, 65278, 65407, 65535]], np.uint16)
+DEEP_AS_8_BITS = [0, 0, 1, 1, 128, 254, 255, 255]  # round(v · 255 / 65535)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "TIFF"])
+def test_16_bits_are_scaled_not_clipped(kind: str) -> None:
+    assert decode(encoded(Image.fromarray(DEEP), kind)).ravel().tolist() == DEEP_AS_8_BITS
+
+
+def test_16_bit_arrays_are_scaled_like_files() -> None:
+    assert decode(DEEP).ravel().tolist() == DEEP_AS_8_BITS
+    rgb = np.full((2, 2, 3), 65535, np.uint16)
+    assert (decode(rgb) == 255).all()
+
+
+def test_32_bit_pixels_without_a_range_are_refused() -> None:
+    floats = encoded(Image.fromarray(np.ones((2, 2), np.float32)), "TIFF")
+    with pytest.raises(ValueError, match="no agreed range"):
+        num_channels(floats)
+    integers = encoded(Image.fromarray(np.full((2, 2), 70_000, np.int32)), "TIFF")
+    with pytest.raises(ValueError, match="no agreed range"):
+        decode(integers)
+
+
+def test_exif_orientation_is_applied() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # the camera was turned: show it rotated by 90° clockwise
+    data = encoded(Image.fromarray(RAMP[:2]), exif=exif)
+    np.testing.assert_array_equal(decode(data), np.rot90(RAMP[:2], k=-1))
+
+
+@pytest.mark.parametrize(
+    ("pixels", "message"),
+    [
+        (np.zeros((2, 2), np.float32), "float32"),
+        (np.zeros((2, 2), bool), "bool"),
+        (np.zeros((3, 4, 5), np.uint8), "5 channels"),
+        (np.zeros(4, np.uint8), r"shape \(4,\)"),
+        (np.zeros((0, 4, 3), np.uint8), r"shape \(0, 4, 3\)"),
+    ],
+)
+def test_arrays_that_are_no_images(pixels: np.ndarray, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        num_channels(pixels)
+
+
+@given(st.integers(1, 6), st.integers(1, 6), st.sampled_from([1, 3]), st.integers(0, 2**32))
+def test_array_and_lossless_file_decode_alike(h: int, w: int, channels: int, seed: int) -> None:
+    pixels = np.random.default_rng(seed).integers(0, 256, (h, w, channels), dtype=np.uint8)
+    file = encoded(Image.fromarray(pixels[:, :, 0] if channels == 1 else pixels))
+    for wanted in (None, Channels.GRAY, Channels.RGB):
+        np.testing.assert_array_equal(decode(pixels, wanted), decode(file, wanted))
+    assert decode(pixels).shape == (h, w, channels)
+
+
+# digests and records
+
+
+def test_digest_of_bytes_is_plain_sha256() -> None:
+    assert digest_of(b"abc") == hashlib.sha256(b"abc").hexdigest()
+
+
+def test_digest_of_arrays_tells_shape_and_dtype_apart() -> None:
+    flat = np.arange(16, dtype=np.uint8)
+    shapes = [flat.reshape(4, 4), flat.reshape(2, 8), flat.view(np.uint16).reshape(2, 4)]
+    assert len({digest_of(array) for array in shapes}) == 3
+    strided = np.arange(32, dtype=np.uint8).reshape(4, 8)[:, ::2]
+    assert digest_of(strided) == digest_of(strided.copy())
+
+
+def test_record_of_a_vanished_file_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "x.png"
+    data = encoded(Image.fromarray(RAMP))
+    file.write_bytes(data)
+    made = replace(record("x"), source=FileImage(file), digest=digest_of(data))
+    np.testing.assert_array_equal(made.image(), RAMP)
+    file.unlink()
+    with pytest.raises(RecordError, match=r"record 'x'.*x\.png is missing.*Fix"):
+        made.image()
+
+
+def test_record_of_a_swapped_file_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "x.png"
+    file.write_bytes(encoded(Image.fromarray(RAMP)))
+    made = replace(record("x"), source=FileImage(file), digest=digest_of(file.read_bytes()))
+    file.write_bytes(encoded(Image.fromarray(RAMP[::-1].copy())))
+    with pytest.raises(RecordError, match="changed after it was read"):
+        made.image()
+
+
+def test_record_with_a_truncated_body_is_named() -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    data = encoded(Image.fromarray(noise), "JPEG")[:2000]
+    made = replace(record("cut"), source=BytesImage(data), digest=digest_of(data))
+    with pytest.raises(RecordError, match=r"record 'cut'.*truncated"):
+        made.image()
+
+
+def test_image_is_the_callers_own_copy() -> None:
+    made = record("r")
+    made.image()[:] = 0
+    assert made.image().any()
+
+
+def test_records_are_equal_wherever_they_lie() -> None:
+    assert record("r") == record("r")
+    assert hash(record("r")) == hash(record("r"))
+    assert record("r") != record("r", digest="0")
+    assert hash(replace(record("r"), extra={"camera": [1]})) == hash(record("r"))
+
+
+# the sequence
+
+
+def test_columns_are_in_order() -> None:
+    records = small()
+    assert records.classes == ("a", "b", "c")
+    assert records.labels.tolist() == [1, 0, 1, 0, 2]
+    assert records.labels.dtype == np.int64
+    assert records.ids == ("r0", "r1", "r2", "r3", "r4")
+    assert records.owners[1:4] == ("ann", "bob", "ann")
+    assert records.digests == tuple(r.digest for r in records)
+
+
+def test_splits_keep_the_classes() -> None:
+    records = small()
+    assert records.core.ids == ("r0",)
+    assert records.user.ids == ("r1", "r2", "r3")
+    assert records.test.ids == ("r4",)
+    assert records.core.labels.tolist() == [1]
+    assert records.core.classes == records.test.classes == ("a", "b", "c")
+
+
+def test_given_classes_set_the_order() -> None:
+    records = Records(small(), ["c", "b", "a", "unused"])
+    assert records.labels.tolist() == [1, 2, 1, 2, 0]
+
+
+def test_indexing() -> None:
+    records = small()
+    assert records[1].id == "r1"
+    assert records[np.int64(-1)].id == "r4"
+    assert records[1:3].ids == ("r1", "r2")
+    assert records[[3, -5]].ids == ("r3", "r0")
+    assert records[np.array([2, 1])].ids == ("r2", "r1")
+    assert records[records.labels == 0].ids == ("r1", "r3")
+    assert records[[]].ids == ()
+    assert records[[]].classes == records.classes
+
+
+def test_wrong_indices() -> None:
+    records = small()
+    with pytest.raises(IndexError):
+        records[5]
+    with pytest.raises(IndexError, match="mask of 2"):
+        records[[True, False]]
+    with pytest.raises(TypeError):
+        records[np.array([0.5])]
+    with pytest.raises(RecordError, match="2 records have this id"):
+        records[[1, 1]]
+
+
+def test_select_intersects_and_keeps_order() -> None:
+    records = small()
+    assert records.select(ids=["r3", "r1"]).ids == ("r1", "r3")
+    assert records.select(owner="ann").ids == ("r1", "r3")
+    assert records.select(owner="ann", cohort="may").ids == ("r1",)
+    assert records.select(label=["a", "c"]).ids == ("r1", "r3", "r4")
+    assert records.user.select(label="c").ids == ()
+    assert records.select() == records
+
+
+@pytest.mark.parametrize("criterion", ["ids", "owner", "cohort", "label"])
+def test_select_refuses_names_nobody_bears(criterion: str) -> None:
+    with pytest.raises(RequestError, match="'nobody'"):
+        small().select(**{criterion: "nobody"})
+
+
+def test_where_and_without() -> None:
+    records = small()
+    assert records.where(lambda r: r.owner == "bob").ids == ("r2",)
+    assert records.without(["r0", "r4", "gone"]).ids == ("r1", "r2", "r3")
+    assert records.without("r0").ids == ("r1", "r2", "r3", "r4")
+
+
+def test_sum_keeps_the_left_class_indices() -> None:
+    left = Records([record("x", "m")], skipped=[Skipped("s", "why")])
+    both = left + Records([record("y", "b"), record("z", "m")])
+    assert both.classes == ("m", "b")
+    assert both.labels.tolist() == [0, 1, 0]
+    assert both.skipped == (Skipped("s", "why"),)
+    with pytest.raises(RecordError, match="have this id"):
+        left + left
+
+
+def test_equality_and_hash() -> None:
+    assert small() == small()
+    assert hash(small()) == hash(small())
+    assert small() != small()[:4]
+    assert small() != Records(small(), ["c", "b", "a"])
+
+
+def test_repr_counts() -> None:
+    assert repr(small()) == "Records(5 in 3 classes: core 1, user 3, test 1)"
+    page = Records([record("x", "<b>")])._repr_html_()
+    assert "&lt;b&gt;" in page
+    assert "<b>" not in page
+    assert "<th>a</th><td>0</td><td>2</td><td>0</td>" in small()._repr_html_()
+    many = Records([record(f"r{i}", f"c{i:02d}") for i in range(33)])
+    assert "and 3 more classes" in many._repr_html_()
+
+
+# what Records promises
+
+
+def test_duplicate_ids_are_refused() -> None:
+    with pytest.raises(RecordError, match="'x': 2 records have this id"):
+        Records([record("x"), record("x", "b")])
+
+
+def test_unknown_labels_are_refused() -> None:
+    with pytest.raises(RecordError, match="'x': label 'a' is not one of the classes"):
+        Records([record("x", "a")], ["b"])
+
+
+def test_classes_listed_twice_are_refused() -> None:
+    with pytest.raises(EffaceError, match="'a' is listed 2 times"):
+        Records([record("x", "a")], ["a", "a"])
+
+
+def test_an_image_in_core_and_user_is_refused() -> None:
+    with pytest.raises(RecordError, match="'y': the same image is core data, as 'x'"):
+        Records([record("x", split=Split.CORE, digest="d"), record("y", digest="d")])
+
+
+def test_copies_between_training_and_test_are_noted() -> None:
+    records = Records([record("x", digest="d"), record("y", split=Split.TEST, digest="d")])
+    assert records.notes == ("the same image is in training and test data: 'x', 'y'",)
+    assert records.user.notes == ()
+
+
+def test_copies_in_user_data_are_noted_when_label_or_owner_differ() -> None:
+    same = [record("x", digest="d", owner="o"), record("y", digest="d", owner="o")]
+    assert Records(same).notes == ()
+    (note,) = Records([same[0], replace(same[1], owner="p")]).notes
+    assert "more than one owner" in note
+    assert "'x', 'y'" in note
+    (note,) = Records([same[0], replace(same[1], label="b")]).notes
+    assert "more than one label" in note
+
+
+# the core split
+
+
+def many(num_owners: int, labels: str, copies: bool = False) -> Records:
+    made = [record(f"r{i}", label, owner=f"o{i % num_owners}") for i, label in enumerate(labels)]
+    if copies:
+        made = [replace(r, digest=made[i - i % 2].digest) for i, r in enumerate(made)]
+    return Records(made, ["a", "b", "c"])
+
+
+@given(
+    st.text("abc", min_size=1, max_size=40), st.sampled_from([0, 0.1, 0.3, 0.5, 1]), st.integers()
+)
+def test_core_fraction_is_right_in_every_class(labels: str, fraction: float, seed: int) -> None:
+    records = many(5, labels)
+    moved = records.with_core_fraction(fraction, seed)
+    for name in records.classes:
+        target = fraction * labels.count(name)
+        assert abs(moved.core.select(label=name).labels.size - target) <= 0.5 + 1e-9
+    assert moved.ids == records.ids
+    assert moved == records.with_core_fraction(fraction, seed)
+    assert moved.with_core_fraction(fraction, seed) == moved
+
+
+@given(st.text("abc", min_size=1, max_size=40), st.floats(0, 1), st.integers(1, 8), st.booleans())
+def test_owners_and_copies_stay_together(
+    labels: str, fraction: float, num_owners: int, copies: bool
+) -> None:
+    records = many(num_owners, labels, copies)
+    moved = records.with_core_fraction(fraction, by_owner=True)
+    assert not set(moved.core.owners) & set(moved.user.owners)
+    for by_owner in (False, True):
+        moved = records.with_core_fraction(fraction, by_owner=by_owner)
+        assert not set(moved.core.digests) & set(moved.user.digests)
+
+
+def test_core_fraction_by_owner_comes_near_its_target() -> None:
+    moved = many(50, "abc" * 200).with_core_fraction(0.3, by_owner=True)
+    counts = np.bincount(moved.core.labels)
+    np.testing.assert_allclose(counts, 60, atol=4)  # an owner has 4 records of each class
+
+
+def test_core_fraction_leaves_test_alone_and_tops_core_up() -> None:
+    records = Records(
+        [record(f"t{i}", split=Split.TEST) for i in range(10)]
+        + [record(f"c{i}", split=Split.CORE) for i in range(3)]
+        + [record(f"u{i}") for i in range(7)]
+    )
+    assert records.with_core_fraction(0.1).core.ids == ("c0", "c1", "c2")
+    moved = records.with_core_fraction(0.5)
+    assert len(moved.core) == 5
+    assert set(moved.core.ids) > {"c0", "c1", "c2"}
+    assert moved.test.ids == records.test.ids
+
+
+def test_core_fraction_depends_on_the_seed_but_hardly_on_other_records() -> None:
+    records = many(100, "abc" * 60)
+    core = set(records.with_core_fraction(0.3, seed=1).core.ids)
+    assert core != set(records.with_core_fraction(0.3, seed=2).core.ids)
+    shuffled = records[np.random.default_rng(0).permutation(len(records))]
+    assert set(shuffled.with_core_fraction(0.3, seed=1).core.ids) == core
+    fewer = records.without(["r7"]).with_core_fraction(0.3, seed=1)
+    assert len(core ^ set(fewer.core.ids) - {"r7"}) <= 2  # the next in line may step in
+
+
+def test_a_core_fraction_is_a_fraction() -> None:
+    with pytest.raises(EffaceError, match="30 is not a fraction"):
+        small().with_core_fraction(30)
+
+
+def test_core_fraction_of_nothing_is_nothing() -> None:
+    assert len(small()[[]].with_core_fraction(0.5)) == 0
