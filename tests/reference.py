@@ -6,7 +6,11 @@ import hashlib
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike
+from torch import Tensor, nn
+from torch.func import functional_call, jacrev
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 
 def exact_statistics(
@@ -48,3 +52,50 @@ def exact_digest(
     if any(high):
         text += hashlib.sha256(parts[1]).digest()
     return hashlib.sha256(text).hexdigest()
+
+
+# --- the tangent model: explicit Jacobians and the formulas of the ridge problem -------------------
+
+
+def explicit_jacobian(module: nn.Module, x: Tensor) -> Tensor:
+    """J_i = ∂f(x_i; θ)/∂θ as one matrix, (n, c, d), the parameters in the module's own order."""
+    params = {name: p.detach() for name, p in module.named_parameters()}
+
+    def run(p: dict[str, Tensor]) -> Tensor:
+        with sdpa_kernel(SDPBackend.MATH):
+            return functional_call(module, p, (x.clone(),))
+
+    parts = jacrev(run)(params)
+    return torch.cat([parts[name].flatten(2) for name in params], dim=2)
+
+
+def ridge_loss(f: Tensor, jac: Tensor, y: Tensor, mu: float, w: Tensor) -> float:
+    """1/(2n) Σ_i ‖f_i + J_i w − y_i‖² + μ/2 ‖w‖², sample by sample."""
+    total = 0.0
+    for fi, ji, yi in zip(f, jac, y, strict=True):
+        residual = fi + ji @ w - yi
+        total += float(residual @ residual) / 2
+    return total / len(f) + mu / 2 * float(w @ w)
+
+
+def ridge_gradient(f: Tensor, jac: Tensor, y: Tensor, mu: float, w: Tensor) -> Tensor:
+    """1/n Σ_i J_iᵀ (f_i + J_i w − y_i) + μ w."""
+    total = torch.zeros_like(w)
+    for fi, ji, yi in zip(f, jac, y, strict=True):
+        total += ji.T @ (fi + ji @ w - yi)
+    return total / len(f) + mu * w
+
+
+def ridge_hessian(jac: Tensor, mu: float) -> Tensor:
+    """1/n Σ_i J_iᵀ J_i + μ I."""
+    n, _, d = jac.shape
+    total = torch.zeros(d, d, dtype=jac.dtype)
+    for ji in jac:
+        total += ji.T @ ji
+    return total / n + mu * torch.eye(d, dtype=jac.dtype)
+
+
+def ridge_solution(f: Tensor, jac: Tensor, y: Tensor, mu: float) -> Tensor:
+    """argmin of :func:`ridge_loss`, by a dense solve."""
+    zero = torch.zeros(jac.shape[2], dtype=jac.dtype)
+    return torch.linalg.solve(ridge_hessian(jac, mu), -ridge_gradient(f, jac, y, mu, zero))

@@ -3,6 +3,9 @@
 The file's directory is named by the prefix's digest, so another core never reads them; a row is found by
 the record's content digest, never by its file name. ``purge`` overwrites a record's row with zeros and
 frees its place: nothing of the record is left in the file.
+
+Before a row is written or zeroed, the index lists its place as pending; after a crash, opening the cache
+zeroes what is pending. So no row outlives its entry in the index, and no entry points to a zeroed row.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ class Activations(Protocol):
 class Rows:
     """Some rows of a cache in a given order; indexing reads them from the map."""
 
-    def __init__(self, memory: np.memmap, slots: np.ndarray) -> None:
+    def __init__(self, memory: np.ndarray, slots: np.ndarray) -> None:
         self.memory, self.slots = memory, slots
 
     def __len__(self) -> int:
@@ -60,10 +63,12 @@ class ActivationCache:
             raise EffaceError(
                 f"activations cannot be kept as {dtype!r}.", "use float32 or float16."
             )
+        self.prefix_digest = prefix_digest
         self.path = Path(directory) / f"{prefix_digest[:24]}-{dtype}"
         self.shape, self.dtype = tuple(shape), np.dtype(dtype)
         self.path.mkdir(parents=True, exist_ok=True)
-        self._slots, self._free, self._capacity = self._read_index()
+        self._slots, self._free, self._pending, self._capacity = self._read_index()
+        self._recover()
 
     @property
     def _rows_path(self) -> Path:
@@ -94,39 +99,61 @@ class ActivationCache:
         return result
 
     def put(self, digests: Sequence[str], rows: Tensor) -> None:
-        """Write rows, then the index: a crash in between leaves unused rows, never wrong ones."""
+        """Keep one row a record; a record that has one already keeps its place."""
         if tuple(rows.shape[1:]) != self.shape:
             raise EffaceError(
                 f"activations of shape {tuple(rows.shape[1:])} do not fit this cache of {self.shape}.",
                 "preprocess all images to one size.",
             )
-        slots = self._allocate(len(digests))
-        memory = self._map("r+")
-        for slot, row in zip(slots, rows, strict=True):
-            memory[slot] = row.numpy().astype(self.dtype)
-        memory.flush()
-        self._slots.update(zip(digests, slots, strict=True))
+        values = self._narrow(rows)
+        new = [digest for digest in dict.fromkeys(digests) if digest not in self._slots]
+        self._pending = self._allocate(len(new))
         self._write_index()
+        slots = {**self._slots, **dict(zip(new, self._pending, strict=True))}
+        memory = self._map("r+")
+        for digest, row in zip(digests, values, strict=True):
+            memory[slots[digest]] = row
+        memory.flush()
+        self._slots, self._pending = slots, []
+        self._write_index()
+
+    def _narrow(self, rows: Tensor) -> np.ndarray:
+        with np.errstate(over="ignore"):
+            values = rows.numpy().astype(self.dtype)
+        if np.isinf(values).any() and not torch.isinf(rows).any():
+            raise EffaceError(
+                f"activations up to {float(rows.abs().max()):.0f} do not fit {self.dtype}.",
+                "keep them as float32.",
+            )
+        return values
 
     def rows(self, digests: Sequence[str]) -> Rows:
         slots = np.array([self._slots[d] for d in digests], dtype=np.int64)
-        return Rows(self._map("r"), slots)
+        return Rows(self._map("r") if len(slots) else np.empty((0, *self.shape), self.dtype), slots)
 
     def purge(self, digests: Sequence[str]) -> int:
         """Zero the rows of these records and forget where they were; returns how many there were."""
         present = [d for d in dict.fromkeys(digests) if d in self._slots]
         if not present:
             return 0
+        self._pending = [self._slots.pop(digest) for digest in present]
+        self._write_index()
+        self._recover()
+        return len(present)
+
+    def _recover(self) -> None:
+        """Zero and free the pending places; also drops an index that was never put in place."""
+        self._index_path.with_suffix(".tmp").unlink(missing_ok=True)
+        if not self._pending:
+            return
         memory = self._map("r+")
-        for digest in present:
-            memory[self._slots[digest]] = 0
+        for slot in self._pending:
+            memory[slot] = 0
         memory.flush()
         with self._rows_path.open("rb") as file:
             os.fsync(file.fileno())
-        for digest in present:
-            self._free.append(self._slots.pop(digest))
+        self._free, self._pending = self._free + self._pending, []
         self._write_index()
-        return len(present)
 
     def _allocate(self, count: int) -> list[int]:
         while len(self._free) < count:
@@ -144,9 +171,9 @@ class ActivationCache:
             self._rows_path, dtype=self.dtype, mode=mode, shape=(self._capacity, *self.shape)
         )
 
-    def _read_index(self) -> tuple[dict[str, int], list[int], int]:
+    def _read_index(self) -> tuple[dict[str, int], list[int], list[int], int]:
         if not self._index_path.is_file():
-            return {}, [], 0
+            return {}, [], [], 0
         values = json.loads(self._index_path.read_text())
         if tuple(values["shape"]) != self.shape:
             raise EffaceError(
@@ -154,7 +181,8 @@ class ActivationCache:
                 f"not {self.shape}.",
                 "use another cache directory, or delete this one.",
             )
-        return dict(values["slots"]), list(values["free"]), int(values["capacity"])
+        slots, free, pending = dict(values["slots"]), list(values["free"]), list(values["pending"])
+        return slots, free, pending, int(values["capacity"])
 
     def _write_index(self) -> None:
         values = {
@@ -162,6 +190,7 @@ class ActivationCache:
             "capacity": self._capacity,
             "slots": self._slots,
             "free": self._free,
+            "pending": self._pending,
         }
         temporary = self._index_path.with_suffix(".tmp")
         with temporary.open("w") as file:

@@ -83,25 +83,29 @@ def load_backbone(
         return backbone
     if isinstance(backbone, nn.Module):
         return _wrap("module", backbone, boundary, preprocess or Preprocess(), source or {})
+    # Networks with random weights are the same for the same seed, whatever ran before.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        net, prep, source = _load_named(backbone, source)
+    return _wrap(backbone, net, boundary, preprocess or prep, source)
+
+
+def _load_named(
+    backbone: str, source: dict[str, Any] | None
+) -> tuple[nn.Module, Preprocess, dict[str, Any]]:
     kind, _, rest = backbone.partition(":")
     if kind == "cnn" and not rest:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            small = blocks.digits_cnn()
-        prep = preprocess or Preprocess(0, 0, 1, (0.5,), (0.5,))
-        return _wrap("cnn", small, boundary, prep, {})
+        return blocks.digits_cnn(), Preprocess(0, 0, 1, (0.5,), (0.5,)), {}
     if kind == "hf":
-        net, prep, source = _load_hf(rest, source)
-    elif kind == "timm":
-        net, prep, source = _load_timm(rest, pretrained=source is None)
-    elif kind == "torch":
-        net, prep, source = _load_callable(rest), Preprocess(), {}
-    else:
-        raise BackboneError(
-            f"unknown backbone {backbone!r}.",
-            "use cnn, hf:DIR_OR_ID, timm:NAME or torch:module.path:callable.",
-        )
-    return _wrap(backbone, net, boundary, preprocess or prep, source)
+        return _load_hf(rest, source)
+    if kind == "timm":
+        return _load_timm(rest, pretrained=source is None)
+    if kind == "torch":
+        return _load_callable(rest), Preprocess(), {}
+    raise BackboneError(
+        f"unknown backbone {backbone!r}.",
+        "use cnn, hf:DIR_OR_ID, timm:NAME or torch:module.path:callable.",
+    )
 
 
 def _wrap(
@@ -133,6 +137,7 @@ def _load_hf(where: str, source: dict[str, Any] | None) -> tuple[nn.Module, Prep
             "give a directory with config.json and model.safetensors, or a model id you have cached.",
         ) from error
     config_dict = json.loads(net.config.to_json_string(use_diff=False))
+    config_dict.pop("_name_or_path", None)  # this machine's business, and no part of the network
     return net.float(), _hf_preprocess(Path(where), net), {"config": config_dict}
 
 

@@ -86,7 +86,10 @@ def _fold_sequence(sequence: nn.Sequential) -> None:
     names = list(sequence._modules)
     for first, second in itertools.pairwise(names):
         conv, norm = sequence._modules[first], sequence._modules[second]
-        if isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
+        # Exact types: subclasses add work of their own (timm's BatchNormAct2d, an activation).
+        if type(conv) is not nn.Conv2d or type(norm) is not nn.BatchNorm2d:
+            continue
+        if norm.running_mean is not None:
             sequence._modules[first] = _folded(conv, norm)
             sequence._modules[second] = nn.Identity()
 
@@ -121,7 +124,9 @@ def _folded(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> nn.Conv2d:
 def leaky_activations(module: nn.Module, slope: float) -> int:
     """Swap every ReLU below ``module`` for LeakyReLU(slope), in place; returns how many."""
     count = 0
-    for name, child in module.named_children():
+    for name, child in module._modules.items():  # named_children() skips a module's second use
+        if child is None:
+            continue
         if type(child).__name__ in ("ReLU", "ReLU6"):
             setattr(module, name, nn.LeakyReLU(slope))
             count += 1

@@ -21,6 +21,7 @@ from efface.errors import BackboneError, EffaceError, FormatError, RecordError
 from efface.preprocess import Preprocess
 from efface.records import Records
 from efface.tail import Tail
+from efface.targets import one_hot
 from efface.training import Progress, Stage, train
 
 SCHEMA = "efface.core/1"
@@ -67,6 +68,7 @@ class Core:
         self.leaky_slope, self.fold, self.seed = leaky_slope, fold_batchnorm, seed
         self._split(loaded)
         self.report: list[str] = []
+        self.records: Records | None = None  # what it was fitted on; not saved
 
     def _split(self, backbone: Backbone) -> None:
         at = backbone.boundary(self.linearize)
@@ -86,7 +88,7 @@ class Core:
         self.freeze()
 
     def _feature_width(self, steps: Sequence[Any]) -> int:
-        side = self.backbone.preprocess.crop or 8
+        side = self._side
         x = torch.zeros(1, self.backbone.preprocess.channels, side, side)
         try:
             with torch.no_grad():
@@ -104,6 +106,11 @@ class Core:
             )
         return int(x.shape[1])
 
+    @property
+    def _side(self) -> int:
+        """The side of the images that come in, as far as the preprocessing fixes it."""
+        return self.backbone.preprocess.crop or self.backbone.preprocess.resize or 8
+
     # --- training ---------------------------------------------------------------------------------
 
     def fit(
@@ -111,6 +118,7 @@ class Core:
         records: Records,
         stages: Sequence[Stage] | None = None,
         *,
+        calibrate_to: float | None = 5.0,
         cache: ActivationCache | None = None,
         progress: Progress | None = None,
     ) -> Core:
@@ -120,20 +128,57 @@ class Core:
                 "no core records to train on.",
                 "choose a core fraction, or leave out fit(): the pretrained features are the core then.",
             )
-        if tuple(records.classes) != self.classes:
-            raise EffaceError(
-                "the records' classes differ from the core's.",
-                "build the core with records.classes.",
-            )
-        labels = torch.from_numpy(records.labels)
+        labels = self.labels(records)
         present = torch.unique(labels)
         absent = [c for i, c in enumerate(self.classes) if i not in set(present.tolist())]
         if absent:
             self.report.append(f"no core data for: {', '.join(absent)} (their head rows stay zero)")
-        for stage in stages or self.default_stages():
+        stages = tuple(stages) if stages is not None else self.default_stages()
+        self.records = records
+        factor = 1.0
+        if calibrate_to is not None and len(records) >= 5 * len(present):
+            factor = self._calibrate(records, stages, calibrate_to, cache)
+        for stage in stages:
             self._run(stage, records, labels, present, cache, progress)
+        with torch.no_grad():
+            self.tail.head.weight.mul_(factor)
+            self.tail.head.bias.mul_(factor)
         self.freeze()
         return self
+
+    def _calibrate(
+        self,
+        records: Records,
+        stages: Sequence[Stage],
+        target: float,
+        cache: ActivationCache | None,
+    ) -> float:
+        """The factor that brings the logits to the scale of the user part's targets.
+
+        Cross-entropy drives the logits of the samples it sees without limit; on new ones they are then
+        too sure, and the user part would have to undo it. A copy of this core is trained on four fifths
+        of the core records and τ = argmin Σ‖τ z − y‖² is taken on the rest (z, y centred over classes,
+        y = ``target`` · one-hot). A positive factor changes no prediction of the core.
+        """
+        held_out = _every_fifth(records)
+        trial = copy.deepcopy(self)
+        rest = records[(~held_out).nonzero()[0]]
+        trial.fit(rest, stages, calibrate_to=None, cache=cache)
+        test = records[held_out.nonzero()[0]]
+        z = trial.logits_of(trial.activations(test, trial._usable(cache))).double()
+        y = one_hot(torch.from_numpy(test.labels), len(self.classes), target)
+        z, y = z - z.mean(1, keepdim=True), y - y.mean(1, keepdim=True)
+        power = float((z * z).sum())
+        factor = float((z * y).sum()) / power if power > 0 else 1.0
+        if factor <= 0:
+            return 1.0
+        self.report.append(f"core logits scaled by {factor:.4g} (found on held-out core records)")
+        return factor
+
+    def _usable(self, cache: ActivationCache | None) -> ActivationCache | None:
+        """After a stage that trained the prefix, the caller's cache is that of the old one."""
+        known = cache is not None and cache.prefix_digest == self.prefix_digest
+        return cache if known else None
 
     def default_stages(self) -> tuple[Stage, ...]:
         """From scratch for the built-in network; head then tail for a pretrained one."""
@@ -154,10 +199,11 @@ class Core:
             network: nn.Module = nn.Sequential(self.prefix, self.tail)
             inputs = self.images(records)
         else:
-            network, inputs = self.tail, _tensor(self.activations(records, cache))
+            network = self.tail
+            inputs = _tensor(self.activations(records, self._usable(cache)))
         if stage.train == "head":
             with torch.no_grad():
-                inputs = torch.cat([self.tail.features(x.float()) for x in inputs.split(64)])
+                inputs = torch.cat([self.tail.features(_copy(x)) for x in inputs.split(64)])
             network = self.tail.head
         network.requires_grad_(True)
         train(
@@ -173,10 +219,20 @@ class Core:
         self.freeze()
 
     def freeze(self) -> None:
+        self._prefix_digest: str | None = None  # the weights may have moved
         for module in (self.prefix, self.tail):
             module.eval().requires_grad_(False)
 
     # --- use --------------------------------------------------------------------------------------
+
+    def labels(self, records: Records) -> Tensor:
+        """Class indices (n,); refuses records whose classes would be numbered differently."""
+        if tuple(records.classes) != self.classes:
+            raise EffaceError(
+                "the records' classes differ from the core's.",
+                "build the core with records.classes.",
+            )
+        return torch.from_numpy(records.labels)
 
     def images(self, records: Records) -> Tensor:
         """Decoded and preprocessed, (n, channels, h, w); an unreadable image names its record."""
@@ -201,6 +257,11 @@ class Core:
         progress: Progress | None = None,
     ) -> Activations:
         """Boundary activations of the records: from the cache where they are, else computed."""
+        if cache is not None and cache.prefix_digest != self.prefix_digest:
+            raise EffaceError(
+                "the cache holds activations of another core, or of this one before training.",
+                "use core.cache(directory) of this core.",
+            )
         todo = list(range(len(records))) if cache is None else cache.missing(records.digests)
         parts = []
         for start in range(0, len(todo), batch_size):
@@ -224,10 +285,9 @@ class Core:
     @property
     def boundary_shape(self) -> tuple[int, ...]:
         """Shape of one record's boundary activation."""
-        prep = self.backbone.preprocess
-        side = prep.crop or 8
+        image = torch.zeros(1, self.backbone.preprocess.channels, self._side, self._side)
         with torch.no_grad():
-            return tuple(self._prefix(torch.zeros(1, prep.channels, side, side)).shape[1:])
+            return tuple(self._prefix(image).shape[1:])
 
     def cache(self, directory: Path | str, dtype: str = "float32") -> ActivationCache:
         """The activation cache for this core's prefix below ``directory``."""
@@ -239,7 +299,7 @@ class Core:
         out = [torch.zeros(0, len(self.classes))]
         with forward_ad_kernels():
             for start in range(0, len(activations), batch_size):
-                out.append(self.tail(activations[start : start + batch_size].float()))
+                out.append(self.tail(_copy(activations[start : start + batch_size])))
         return torch.cat(out)
 
     @torch.no_grad()
@@ -248,14 +308,17 @@ class Core:
         out = [torch.zeros(0, self.tail.head.in_features)]
         with forward_ad_kernels():
             for start in range(0, len(activations), batch_size):
-                out.append(self.tail.features(activations[start : start + batch_size].float()))
+                x = _copy(activations[start : start + batch_size])
+                out.append(self.tail.features(x))
         return torch.cat(out)
 
     def logits(self, records: Records, cache: ActivationCache | None = None) -> Tensor:
         return self.logits_of(self.activations(records, cache))
 
     def accuracy(self, records: Records, cache: ActivationCache | None = None) -> float:
-        labels = torch.from_numpy(records.labels)
+        if len(records) == 0:
+            raise EffaceError("no records to evaluate on.", "check the split's name.")
+        labels = self.labels(records)
         return float((self.logits(records, cache).argmax(1) == labels).float().mean())
 
     # --- identity and files -----------------------------------------------------------------------
@@ -289,10 +352,14 @@ class Core:
 
     @property
     def prefix_digest(self) -> str:
-        """SHA-256 of what boundary activations depend on: prefix weights and preprocessing."""
-        weights = {k: v for k, v in self.tensors.items() if k.startswith("prefix.")}
-        names = self.backbone.names[: self.backbone.boundary(self.linearize)]
-        return tensors_digest(weights, {"prep": self.settings["preprocess"], "steps": names})
+        """SHA-256 of what boundary activations depend on: the prefix and the preprocessing."""
+        if self._prefix_digest is None:
+            weights = {k: v for k, v in self.tensors.items() if k.startswith("prefix.")}
+            names = self.backbone.names[: self.backbone.boundary(self.linearize)]
+            # The module's text holds what has no weights: activations, strides, pooling.
+            values = {"prep": self.settings["preprocess"], "steps": names, "net": str(self.prefix)}
+            self._prefix_digest = tensors_digest(weights, values)
+        return self._prefix_digest
 
     def save(self, directory: Path | str) -> None:
         """``core.json`` and ``core.safetensors``."""
@@ -305,12 +372,29 @@ class Core:
         """Read a saved core; ``module`` is needed only if the backbone was an nn.Module object."""
         directory = Path(directory)
         values = files.read_json(directory / "core.json", SCHEMA)
+        try:
+            core = cls._build(values, module)
+        except (KeyError, TypeError) as error:
+            raise FormatError(
+                f"core.json in {directory.name} is not as it was saved: {error!r}.",
+                "restore the files from a copy.",
+            ) from error
+        core.load_tensors(files.read_tensors(directory / "core.safetensors"))
+        if core.digest != values["digest"]:
+            raise FormatError(
+                f"the core in {directory.name} does not have the digest it was saved with.",
+                "restore the files from a copy; they were changed after saving.",
+            )
+        return core
+
+    @classmethod
+    def _build(cls, values: dict[str, Any], module: nn.Module | None) -> Core:
         if values["backbone"] == "module" and module is None:
             raise FormatError(
                 "this core was built from an nn.Module object.",
                 "pass it again: load(path, module=…).",
             )
-        core = cls(
+        return cls(
             module if module is not None else values["backbone"],
             classes=values["classes"],
             linearize=values["linearize"],
@@ -320,13 +404,6 @@ class Core:
             seed=values["seed"],
             source=values["source"] or None,
         )
-        core.load_tensors(files.read_tensors(directory / "core.safetensors"))
-        if core.digest != values["digest"]:
-            raise FormatError(
-                f"the core in {directory.name} does not have the digest it was saved with.",
-                "restore the files from a copy; they were changed after saving.",
-            )
-        return core
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
         for name, module in (("prefix", self.prefix), ("tail", self.tail)):
@@ -348,6 +425,22 @@ def _stack(arrays: list) -> Any:
     import numpy as np
 
     return np.stack(arrays) if arrays else np.zeros((0, 1, 1, 1), dtype=np.float32)
+
+
+def _copy(activations: Tensor) -> Tensor:
+    """float32, never the caller's memory: the tail may begin with a module that works in place."""
+    return activations.to(torch.float32, copy=True)
+
+
+def _every_fifth(records: Records) -> Any:
+    """A mask of about one record in five of every class, in the order of their content digests."""
+    import numpy as np
+
+    mask = np.zeros(len(records), dtype=bool)
+    for label in np.unique(records.labels):
+        members = sorted(np.flatnonzero(records.labels == label), key=lambda i: records.digests[i])
+        mask[members[::5]] = len(members) > 1
+    return mask
 
 
 def _tensor(activations: Activations) -> Tensor:

@@ -7,8 +7,10 @@ boundary the caller names, by tracing it with torch.fx.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import fx, nn
@@ -32,22 +34,24 @@ class Step:
 
 def cut(module: nn.Module, boundary: str | None = None) -> list[Step]:
     """The steps of ``module`` without its classification head."""
-    family = _FAMILIES.get(type(module).__name__)
+    package = type(module).__module__.partition(".")[0]
+    family = _FAMILIES.get(package, {}).get(type(module).__name__)
     if family is not None:
         return family(module)
-    if isinstance(module, nn.Sequential):
+    if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
         return _sequential(module)
     if boundary is not None:
         return _trace(module, boundary)
     raise BackboneError(
         f"do not know how to cut a {type(module).__name__} into blocks.",
         f"name the boundary (the first module to linearise), or pass an nn.Sequential. "
-        f"Cut by themselves: {', '.join(sorted(_FAMILIES))}.",
+        f"Cut by themselves: {', '.join(f'{p}.{n}' for p in _FAMILIES for n in _FAMILIES[p])}.",
     )
 
 
 def _sequential(module: nn.Sequential) -> list[Step]:
-    children = list(module.named_children())
+    # _modules, because named_children() skips the second use of a module (one ReLU for all).
+    children = [(name, child) for name, child in module._modules.items() if child is not None]
     if children and isinstance(children[-1][1], nn.Linear):
         children = children[:-1]
     steps = []
@@ -123,16 +127,25 @@ def _hf_dinov2(model: nn.Module) -> list[Step]:
 def _hf_swin(model: nn.Module) -> list[Step]:
     net = model.swin
     steps = [Step("embeddings", blocks.FirstOutput(net.embeddings))]  # type: ignore
-    grid = net.embeddings.patch_grid  # type: ignore
+    dims = _swin_grid(model.config)
     for s, stage in enumerate(net.encoder.layers):  # type: ignore
-        dims = (grid[0] // 2**s, grid[1] // 2**s)  # type: ignore[index]
         for b, layer in enumerate(stage.blocks):
             block = blocks.FirstOutput(layer, dims)
             steps.append(Step(f"encoder.layers.{s}.blocks.{b}", block, s))
         if stage.downsample is not None:
             down = blocks.FirstOutput(stage.downsample, dims)
             steps.append(Step(f"encoder.layers.{s}.downsample", down, s + 1))
+            dims = ((dims[0] + 1) // 2, (dims[1] + 1) // 2)  # odd grids are padded
     return [*steps, Step("layernorm", net.layernorm), Step("pool", blocks.MeanToken())]  # type: ignore
+
+
+def _swin_grid(config: Any) -> tuple[int, int]:
+    """Patches along each side; the embedding pads images that the patch size does not divide."""
+    sides, patches = (
+        value if isinstance(value, list | tuple) else (value, value)
+        for value in (config.image_size, config.patch_size)
+    )
+    return -(-sides[0] // patches[0]), -(-sides[1] // patches[1])
 
 
 # --- timm -----------------------------------------------------------------------------------------
@@ -150,29 +163,43 @@ def _timm_resnet(model: nn.Module) -> list[Step]:
 
 def _timm_block(block: nn.Module) -> nn.Module:
     """timm's plain BasicBlock and Bottleneck as a Residual; variants (SE, blur) stay whole."""
-    if getattr(block, "se", None) is not None or getattr(block, "drop_path", None) is not None:
+    extras = [getattr(block, name, None) for name in ("se", "drop_path", "drop_block", "aa")]
+    if any(extra is not None and not isinstance(extra, nn.Identity) for extra in extras):
         return block
     body: list[nn.Module] = []
+    activation: nn.Module = nn.Identity()
     for i in (1, 2, 3):
         if not hasattr(block, f"conv{i}"):
             break
+        body += [activation] if body else []
         body += [getattr(block, f"conv{i}"), getattr(block, f"bn{i}")]
-        body += [nn.ReLU()] if hasattr(block, f"conv{i + 1}") else []
+        activation = _plain_activation(getattr(block, f"act{i}"))
     shortcut = block.downsample if block.downsample is not None else nn.Identity()
-    return blocks.Residual(nn.Sequential(*body), shortcut, nn.ReLU())  # type: ignore[arg-type]
+    return blocks.Residual(nn.Sequential(*body), shortcut, activation)  # type: ignore[arg-type]
+
+
+class _TimmEmbed(nn.Module):
+    """timm's VisionTransformer up to its first block. It keeps the emptied network because
+    ``_pos_embed`` is a method of it, and must see the weights that are saved and loaded."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.vit = copy.copy(model)
+        kept = ("patch_embed", "pos_drop", "norm_pre")
+        self.vit._modules = {k: m if k in kept else None for k, m in model._modules.items()}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.vit._pos_embed(self.vit.patch_embed(x))  # type: ignore[operator]
+        return self.vit.norm_pre(x)  # type: ignore[operator]
 
 
 def _timm_vit(model: nn.Module) -> list[Step]:
-    class Embed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = nn.ModuleList([model.patch_embed, model.norm_pre])  # type: ignore[list-item]
-            self.cls_token, self.pos_embed = model.cls_token, model.pos_embed
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.net[1](model._pos_embed(self.net[0](x)))  # type: ignore[operator]
-
-    steps = [Step("embed", Embed())]
+    if getattr(model, "global_pool", "token") != "token":
+        raise BackboneError(
+            f"this VisionTransformer pools by {model.global_pool!r}, not by its class token.",
+            "choose a timm model with global_pool='token', or its transformers version.",
+        )
+    steps = [Step("embed", _TimmEmbed(model))]
     steps += [Step(f"blocks.{b}", m, 0) for b, m in enumerate(model.blocks)]  # type: ignore
     return [*steps, Step("norm", model.norm), Step("pool", blocks.FirstToken())]  # type: ignore
 
@@ -186,17 +213,22 @@ def _timm_efficientnet(model: nn.Module) -> list[Step]:
     return [*steps, Step("conv_head", head, len(m.blocks)), Step("pool", blocks.GlobalMean())]  # type: ignore
 
 
-_FAMILIES: dict[str, Callable[[nn.Module], list[Step]]] = {
-    "ResNetForImageClassification": _hf_resnet,
-    "ConvNextForImageClassification": _hf_convnext,
-    "ConvNextV2ForImageClassification": _hf_convnext,
-    "ViTForImageClassification": _hf_vit,
-    "DeiTForImageClassification": _hf_vit,
-    "Dinov2ForImageClassification": _hf_dinov2,
-    "SwinForImageClassification": _hf_swin,
-    "ResNet": _timm_resnet,
-    "VisionTransformer": _timm_vit,
-    "EfficientNet": _timm_efficientnet,
+# Package -> class name -> how to cut it. By package, because everybody has a class named ResNet.
+_FAMILIES: dict[str, dict[str, Callable[[nn.Module], list[Step]]]] = {
+    "transformers": {
+        "ResNetForImageClassification": _hf_resnet,
+        "ConvNextForImageClassification": _hf_convnext,
+        "ConvNextV2ForImageClassification": _hf_convnext,
+        "ViTForImageClassification": _hf_vit,
+        "DeiTForImageClassification": _hf_vit,
+        "Dinov2ForImageClassification": _hf_dinov2,
+        "SwinForImageClassification": _hf_swin,
+    },
+    "timm": {
+        "ResNet": _timm_resnet,
+        "VisionTransformer": _timm_vit,
+        "EfficientNet": _timm_efficientnet,
+    },
 }
 
 
@@ -213,7 +245,7 @@ def _trace(module: nn.Module, boundary: str) -> list[Step]:
             "pass an nn.Sequential whose children are the steps, ending in a Linear head.",
         ) from error
     nodes = list(graph_module.graph.nodes)
-    start = next((n for n in nodes if n.op == "call_module" and n.target == boundary), None)
+    start = next((n for n in nodes if n.op == "call_module" and _is_in(n, boundary)), None)
     if start is None:
         names = [str(n.target) for n in nodes if n.op == "call_module"]
         raise BackboneError(
@@ -224,6 +256,11 @@ def _trace(module: nn.Module, boundary: str) -> list[Step]:
     prefix = _subgraph(graph_module, nodes[:split], None, start.args[0])
     tail = _subgraph(graph_module, nodes[split : nodes.index(head)], start.args[0], head.args[0])
     return [Step("prefix", prefix), Step(boundary, tail, 0)]
+
+
+def _is_in(node: fx.Node, name: str) -> bool:
+    """Whether the node calls the module of that name, or one inside it (fx traces into blocks)."""
+    return node.target == name or str(node.target).startswith(name + ".")
 
 
 def _final_linear(graph_module: fx.GraphModule, nodes: list[fx.Node]) -> fx.Node:

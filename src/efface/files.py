@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -46,7 +47,9 @@ def read_json(path: Path, schema: str) -> dict[str, Any]:
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
-    save_file({k: v.detach().contiguous() for k, v in tensors.items()}, temporary)
+    # Clones, because safetensors refuses tensors that share memory (tied weights).
+    plain = {k: v.detach().clone(memory_format=torch.contiguous_format) for k, v in tensors.items()}
+    save_file(plain, temporary)
     with temporary.open("rb") as file:
         os.fsync(file.fileno())
     temporary.replace(path)

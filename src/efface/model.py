@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from efface import files
 from efface.activations import ActivationCache, Activations
+from efface.certificates import Certificate, ExactCertificate, Guarantee, ShiftCertificate
+from efface.compact.user import CompactUser
 from efface.core import Core
+from efface.digests import tensors_digest
 from efface.errors import EffaceError, FormatError
+from efface.forgetting import (
+    Outcome,
+    Procedure,
+    forget_compact,
+    forget_tangent,
+    plan,
+    require_model_data,
+)
 from efface.records import Records
+from efface.requests import Request
 from efface.tangent.sgd import Progress
 from efface.tangent.solution import Solution
 from efface.tangent.user import TangentUser
+from efface.training_set import TrainingSet
 
 SCHEMA = "efface.model/1"
 
@@ -26,16 +42,16 @@ class MixedLinear:
 
     Args:
         core: a frozen :class:`Core`.
-        user: ``"tangent"``, the paper's user part.
+        user: ``"compact"`` (exact forgetting) or ``"tangent"`` (the paper's user part).
         cache: where boundary activations are kept; None computes them anew and keeps those of the
             training records in memory.
-        options: passed to the user part (``mu``, ``target_scale``, ``solver``, …).
+        options: passed to the user part (``mu``, ``target_scale``, ``features``, ``solver``, …).
     """
 
     def __init__(
         self,
         core: Core,
-        user: str = "tangent",
+        user: str = "compact",
         *,
         cache: ActivationCache | None = None,
         **options: Any,
@@ -47,6 +63,10 @@ class MixedLinear:
         self.core, self.cache = core, cache
         self.user = USER_PARTS[user](core, **options)
         self.solution: Solution | None = None
+        self.data: TrainingSet | None = None
+        self.guarantee: Guarantee | None = None
+        self.forgotten: dict[str, str] = {}  # id -> when
+        self.shifts: tuple[float, ...] = ()  # of the releases since the first request
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -57,21 +77,120 @@ class MixedLinear:
         records: Records,
         *,
         replay: Records | None = None,
+        calibration: Records | None = None,
         progress: Progress | None = None,
     ) -> MixedLinear:
         """Fit the user weights on ``records``. Look at ``model.solution``: it says if the solve got there.
 
         ``replay`` are core records used again (the paper trains on all of the task's data, core part
-        included); they stay when user records are forgotten. With no user records the weights are 0.
+        included); they stay when user records are forgotten. ``calibration`` are core records for bases
+        and scales, by default those the core was fitted on. With no user records the weights are 0.
         """
+        self._calibrate(calibration)
         everything = records if replay is None else records + replay
+        labels = self.core.labels(everything)
+        self.data, self.solution = TrainingSet(records, replay, labels), None
         if len(records) == 0:
             self.user.reset()
             return self
         activations = self.core.activations(everything, self.cache, progress=progress)
-        labels = torch.from_numpy(everything.labels)
-        self.solution = self.user.fit(activations, labels, progress)
+        if isinstance(self.user, CompactUser):
+            self.user.reset()
+            rows = self.user.rows(activations, labels)
+            self.data = replace(self.data, rows=rows)
+            self.solution = self.user.add(rows)
+        else:
+            self.data = replace(self.data, activations=activations)
+            self.solution = self.user.fit(activations, labels, progress)
         return self
+
+    def _calibrate(self, calibration: Records | None) -> None:
+        """Bases and scales of the compact part come from core records, once."""
+        if not isinstance(self.user, CompactUser) or self.user.projection is not None:
+            return
+        records = calibration if calibration is not None else self.core.records
+        if records is None or len(records) == 0:
+            raise EffaceError(
+                "the compact user part takes its bases and scales from core data, and there is none.",
+                "fit the core on core records, or pass calibration=records (public ones will do).",
+            )
+        activations = self.core.activations(records, self.cache)
+        self.user.calibrate(activations, self.core.labels(records))
+
+    def forget(
+        self,
+        *,
+        ids: str | Iterable[str] | None = None,
+        owner: str | None = None,
+        cohort: str | None = None,
+        label: str | None = None,
+        everything: bool = False,
+        guarantee: Guarantee | None = None,
+        procedure: Procedure | None = None,
+        test_seed: bytes | None = None,
+        progress: Progress | None = None,
+    ) -> Certificate:
+        """Forget some records; returns the certificate. On any error the model is as it was.
+
+        Compact: exact, nothing else is needed. Tangent: ``guarantee`` (from :meth:`plan`) says how far
+        the solve must go and how much noise is added; without one, :meth:`plan` is called with its
+        defaults.
+        """
+        request = Request.of(
+            ids=ids, owner=owner, cohort=cohort, label=label, everything=everything
+        )
+        data = require_model_data(self.data)
+        positions = request.positions(data.records, core=data.core_ids, forgotten=self.forgotten)
+        if len(positions) == len(data.records):
+            outcome = self._forget_everything(data)
+        elif isinstance(self.user, CompactUser):
+            outcome = forget_compact(self.user, data, positions)
+        else:
+            guarantee = guarantee or self.guarantee or self.plan()
+            outcome = forget_tangent(
+                self.user,
+                data,
+                positions,
+                guarantee,
+                procedure=procedure,
+                earlier_shifts=self.shifts,
+                test_seed=test_seed,
+                progress=progress,
+            )
+        self._take_over(outcome, data, positions)
+        return outcome.certificate
+
+    def plan(
+        self, epsilon: float = 1.0, delta: float = 1e-5, sigma: float | None = None
+    ) -> Guarantee:
+        """Fix the guarantee of later requests (tangent), from the core records alone."""
+        if not isinstance(self.user, TangentUser):
+            raise EffaceError("the compact user part forgets exactly.", "no plan is needed.")
+        records = self.core.records
+        if sigma is None and (records is None or len(records) == 0):
+            raise EffaceError("sigma is chosen on core records, and there are none.", "give sigma.")
+        activations: Any = [] if records is None else self.core.activations(records, self.cache)
+        self.guarantee = plan(self.user, activations, epsilon=epsilon, delta=delta, sigma=sigma)
+        return self.guarantee
+
+    def _forget_everything(self, data: TrainingSet) -> Outcome:
+        """The user weights are 0 and the model is the core, whatever the user part."""
+        self.user.reset()
+        compact = isinstance(self.user, CompactUser)
+        empty = hashlib.sha256(b"").hexdigest()
+        statistics = self.user.statistics_digest if compact else empty
+        weights = self.user.weights_digest if compact else tensors_digest(self.user.tensors)
+        return Outcome(ExactCertificate(statistics, weights, 0, len(data.records), 0.0), None)
+
+    def _take_over(self, outcome: Outcome, data: TrainingSet, positions: np.ndarray) -> None:
+        when = datetime.now(UTC).isoformat(timespec="seconds")
+        self.forgotten.update({data.records[int(i)].id: when for i in positions})
+        if isinstance(self.user, TangentUser) and outcome.release is not None:
+            assert outcome.state is not None
+            self.user.state, self.user.weights = outcome.state, outcome.release
+            assert isinstance(outcome.certificate, ShiftCertificate)
+            self.shifts = (*self.shifts, outcome.certificate.shift_bound)
+        self.data, self.solution = data.without(positions), outcome.solution
 
     def logits(self, records: Records) -> Tensor:
         return self.logits_of(self.core.activations(records, self.cache))
@@ -90,7 +209,7 @@ class MixedLinear:
     def accuracy(self, records: Records) -> float:
         if len(records) == 0:
             raise EffaceError("no records to evaluate on.", "check the split's name.")
-        labels = torch.from_numpy(records.labels)
+        labels = self.core.labels(records)
         return float((self.logits(records).argmax(1) == labels).float().mean())
 
     def save(self, directory: Path | str) -> None:
@@ -98,8 +217,17 @@ class MixedLinear:
         directory = Path(directory)
         self.core.save(directory)
         files.write_tensors(directory / "user.safetensors", self.user.tensors)
-        values = {"schema": SCHEMA, "core_digest": self.core.digest, "user": self.user.settings}
+        values = {
+            "schema": SCHEMA,
+            "core_digest": self.core.digest,
+            "user": self.user.settings,
+            "user_digest": self._user_digest,
+        }
         files.write_json(directory / "model.json", values)
+
+    @property
+    def _user_digest(self) -> str:
+        return tensors_digest(self.user.tensors, self.user.settings)
 
     @classmethod
     def load(
@@ -119,12 +247,22 @@ class MixedLinear:
                 "restore core.safetensors and user.safetensors from the same save.",
             )
         options = dict(values["user"])
+        layers = options.pop("layers", None)
         model = cls(core, options.pop("kind"), cache=cache, **options)
-        model.user.load_tensors(files.read_tensors(directory / "user.safetensors"))
+        tensors = files.read_tensors(directory / "user.safetensors")
+        if isinstance(model.user, CompactUser):
+            model.user.load_tensors(tensors, layers)
+        else:
+            model.user.load_tensors(tensors)
+        if model._user_digest != values["user_digest"]:
+            raise FormatError(
+                f"the user weights in {directory.name} are not those that were saved.",
+                "restore the files from a copy; they were changed after saving.",
+            )
         return model
 
     def __repr__(self) -> str:
         return f"MixedLinear({self.core!r}, user={self.user.kind!r})"
 
 
-USER_PARTS: dict[str, Any] = {"tangent": TangentUser}
+USER_PARTS: dict[str, Any] = {"compact": CompactUser, "tangent": TangentUser}

@@ -18,7 +18,12 @@ class Tail(nn.Sequential):
     """Named steps, then the head: boundary activations -> features -> logits."""
 
     def __init__(self, steps: Iterable[Step], head: nn.Linear) -> None:
-        named = OrderedDict((step.name.replace(".", "_"), step.module) for step in steps)
+        named: OrderedDict[str, nn.Module] = OrderedDict()
+        for step in steps:
+            name = step.name.replace(".", "_")
+            while name in named or name == "classifier":
+                name += "_"
+            named[name] = step.module
         named["classifier"] = head
         super().__init__(named)
 

@@ -32,7 +32,9 @@ FORMAT = 1
 STRIP = 512  # rows of G updated at once: the largest temporary is (STRIP, k)
 BASE_BITS = 48
 BASE = 2.0**BASE_BITS
-ENTRY_LIMIT = {1: 2**53, 2: 2**100}  # by the number of limbs; two reach 2^53 * 2^48
+# What entries may reach, by the number of limbs: half of what these hold exactly, so that a removal,
+# which passes through at most twice as much, is never refused for want of room.
+ENTRY_LIMIT = {1: 2**52, 2: 2**99}
 
 
 class Kernel(Enum):
@@ -167,7 +169,7 @@ class ExactArray:
         """No entry is larger in magnitude; attained where there is one limb."""
         if self.high is None:
             return int(max(self.low.max(), -self.low.min()))
-        return (int(max(self.high.max(), -self.high.min())) + 1) << BASE_BITS
+        return int(np.abs(self.to_float()).max() * (1 + 2.0**-50))  # above the rounding
 
     def any(self) -> bool:
         return bool(self.low.any() or (self.high is not None and self.high.any()))
@@ -187,8 +189,8 @@ class Statistics:
         num_features: k.
         num_outputs: c.
         bits, target_bits: widths of the integers in feature and in target rows, 2 to 16.
-        limbs: 1 holds entries up to 2^53 in magnitude; 2 up to 2^100, for twice the memory.
-        entry_limit: refuse what could pass this magnitude; at most, and by default, the above.
+        limbs: 1 takes entries up to 2^52 in magnitude; 2 up to 2^99, for twice the memory.
+        entry_limit: refuse rows whose sums could pass this; at most, and by default, the above.
     """
 
     def __init__(
@@ -214,10 +216,15 @@ class Statistics:
         # Rows start:stop of G, up to the end of the diagonal block: half the memory of (k, k).
         self._gram = [ExactArray.zeros((e - s, e), limbs) for s, e in self._spans()]
         self._cross = ExactArray.zeros((num_features, num_outputs), limbs)  # (k, c)
-        # A proved bound on every |entry|. It only grows with updates, so it is not saved: on
-        # loading, and before refusing, it is taken afresh from the entries.
+        # A proved bound on every |entry|, whatever was added or (wrongly) removed. It only grows
+        # with updates, so it is not saved: on loading, and before refusing, it is measured anew.
         self._entry_bound = 0
         self._whole = True
+
+    @property
+    def max_rows(self) -> int:
+        """``limit / max |q| max(|q|, |t|)``: sums over this many rows are within the limit."""
+        return self.entry_limit // self._reach(1)
 
     def add(self, rows: Integers, targets: Integers) -> None:
         """``G += Σ q qᵀ``, ``B += Σ q tᵀ``, ``n += b``.
@@ -227,7 +234,7 @@ class Statistics:
             targets: integer targets, (b, c), at most ``target_bits`` wide.
         """
         self._require_valid(rows, targets)
-        self._reserve(self._reach(len(rows)))
+        self._require_room(len(rows), self._reach(len(rows)))
         self._update(rows, targets, sign=1)
 
     def remove(self, rows: Integers, targets: Integers) -> None:
@@ -238,7 +245,7 @@ class Statistics:
         """
         self._require_valid(rows, targets)
         self._require_removable(rows)
-        self._reserve(self._reach(len(rows)))
+        self._require_room(0, self._reach(len(rows)))
         self._update(rows, targets, sign=-1)
         if self.num_rows == 0 and (self._cross.any() or any(s.any() for s in self._gram)):
             self._update(rows, targets, sign=1)  # exact, so nothing has changed
@@ -257,7 +264,7 @@ class Statistics:
                 "Merge statistics of the same shape and bits; use .widened() on the first if the "
                 "second has two limbs.",
             )
-        self._reserve(other._entry_bound)
+        self._require_room(other.num_rows, other._entry_bound)
         with self._changing():
             for strip, theirs in zip(self._gram, other._gram, strict=True):
                 strip.add(theirs)
@@ -275,7 +282,7 @@ class Statistics:
         return twin
 
     def widened(self) -> Statistics:
-        """The same sums in two limbs, with room for entries up to 2^100."""
+        """The same sums in two limbs, with room for entries up to 2^99."""
         twin = self._empty_twin(2)
         twin.merge(self)
         return twin
@@ -434,13 +441,19 @@ class Statistics:
     def _measure_entry_bound(self) -> int:
         return max(array.max_abs_bound() for array in (*self._gram, self._cross))
 
-    def _reserve(self, reach: int) -> None:
-        """Refuse, before any harm, a change by ``reach`` that could pass the limit."""
-        if self._entry_bound + reach > self.entry_limit:
+    def _require_room(self, num_new: int, reach: int) -> None:
+        """Refuse, before any harm, ``num_new`` rows too many or a change that may not be exact.
+
+        Sums over any subset of at most ``max_rows`` rows are within the limit, and a change of
+        as much again is exact; only the removal of rows never added can break the second rule.
+        """
+        if self._entry_bound + reach > 2 * self.entry_limit:
             self._entry_bound = self._measure_entry_bound()
-        if self._entry_bound + reach > self.entry_limit:
+        too_many = self.num_rows + num_new > self.max_rows
+        if too_many or self._entry_bound + reach > 2 * self.entry_limit:
             raise EffaceError(
-                f"An entry could pass {self.entry_limit}, beyond which sums are not exact.",
+                f"{self.num_rows} + {num_new} rows: the sums of more than {self.max_rows} could "
+                f"pass {self.entry_limit} and would not be exact.",
                 "Use .widened() statistics, or fewer bits.",
             )
 
@@ -492,7 +505,7 @@ def _words_of(arrays: Mapping[str, NDArray[np.generic]], key: str, shape: tuple[
     if words.shape != shape or words.dtype != np.int64:
         raise FormatError(f"Statistics without {key!r} of shape {shape}.", "Fit the model again.")
     if len(words) == 1 and max(int(words.max()), -int(words.min())) > ENTRY_LIMIT[1]:
-        raise FormatError(f"{key!r} passes 2^53.", "Restore the file, or fit the model again.")
+        raise FormatError(f"{key!r} passes 2^52.", "Restore the file, or fit the model again.")
     return words
 
 

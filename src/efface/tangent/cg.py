@@ -41,12 +41,12 @@ class ConjugateGradient:
         w = problem.zeros() if start is None else start.double().clone()
         gradient = problem.gradient(w, torch.float64)
         target = self._target(problem, w, gradient)
-        left = self.max_passes - 2
         for _ in range(self.refinements + 1):
+            # One pass is kept back for the gradient on the new weights.
+            left = int(self.max_passes - (problem.passes - before)) - 1
             if float(gradient.norm()) <= target or left <= 0:
                 break
             step, norms = self._inner(problem, -gradient, target, left, progress)
-            left -= len(norms)
             history += norms
             w = w + step
             gradient = problem.gradient(w, torch.float64)
@@ -107,6 +107,6 @@ class ConjugateGradient:
 
 def _fraction(now: float, start: float, goal: float) -> float:
     """How far a residual has come on a logarithmic scale, for progress bars."""
-    if now <= 0 or start <= goal:
+    if now <= 0 or goal <= 0 or start <= goal:
         return 1.0
     return min(1.0, max(0.0, math.log(start / now) / math.log(start / goal)))

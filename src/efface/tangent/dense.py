@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from efface.errors import EffaceError
+from efface.tangent.operator import Prepared
 from efface.tangent.problem import RidgeProblem
 from efface.tangent.sgd import Progress
 from efface.tangent.solution import Solution, Status
@@ -50,7 +51,7 @@ def normal_equations(problem: RidgeProblem) -> tuple[Tensor, Tensor]:
     return hessian, gradient
 
 
-def jacobian_rows(problem: RidgeProblem, batch) -> Tensor:  # type: ignore[no-untyped-def]
+def jacobian_rows(problem: RidgeProblem, batch: Prepared) -> Tensor:
     """J of a batch, one row a sample and output: (n·c, d), by one vjp a row."""
     rows = []
     n, c = batch.outputs.shape

@@ -205,6 +205,9 @@ class ConvLayer(Layer):
 
 
 class LinearLayer(Layer):
+    """y = x Wᵀ + b over the last dimension of the *module's* layout: of a (n, h, w, c) map inside a
+    network that permutes (ConvNeXt's blocks), that is not our last one."""
+
     def __init__(self, linear: nn.Linear, prefix: str) -> None:
         self.weight = linear.weight.detach()
         self.bias = None if linear.bias is None else linear.bias.detach()
@@ -212,21 +215,25 @@ class LinearLayer(Layer):
         self.names = (self.w_name,) + ((self.b_name,) if self.bias is not None else ())
 
     def forward(self, x: Tensor) -> tuple[Tensor, Saved]:
+        x = _to_module(x)
         bias = None if self.bias is None else self.bias.to(x.dtype)
-        return F.linear(x, self.weight.to(x.dtype), bias), (x,)
+        return _from_module(F.linear(x, self.weight.to(x.dtype), bias)), (x,)
 
     def jvp(self, saved: Saved, dx: Tensor | None, v: Mapping[str, Tensor]) -> Tensor:
         y = F.linear(saved[0], v[self.w_name], v[self.b_name] if self.bias is not None else None)
-        return y if dx is None else y + dx @ self.weight.to(dx.dtype).T
+        if dx is not None:
+            y = y + _to_module(dx) @ self.weight.to(dx.dtype).T
+        return _from_module(y)
 
     def vjp(
         self, saved: Saved, dy: Tensor, out: MutableMapping[str, Tensor], need_dx: bool
     ) -> Tensor | None:
+        dy = _to_module(dy)
         rows, x = dy.reshape(-1, dy.shape[-1]), saved[0].reshape(-1, saved[0].shape[-1])
         out[self.w_name] += rows.T @ x
         if self.bias is not None:
             out[self.b_name] += rows.sum(0)
-        return dy @ self.weight.to(dy.dtype) if need_dx else None
+        return _from_module(dy @ self.weight.to(dy.dtype)) if need_dx else None
 
 
 class AffineLayer(Layer):
@@ -271,7 +278,8 @@ class PointwiseLayer(Layer):
         self.function = function
 
     def forward(self, x: Tensor) -> tuple[Tensor, Saved]:
-        y, slope = torch.func.jvp(self.function, (x,), (torch.ones_like(x),))  # type: ignore[misc]
+        # A clone, because the function may work in place: SiLU(inplace=True).
+        y, slope = torch.func.jvp(self.function, (x.clone(),), (torch.ones_like(x),))  # type: ignore[misc]
         return y, (slope,)
 
     def jvp(self, saved: Saved, dx: Tensor | None, v: Mapping[str, Tensor]) -> Tensor | None:
@@ -351,8 +359,11 @@ class OpaqueLayer(Layer):
         return params, buffers
 
     def _call(self, params: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor) -> Tensor:
+        # A clone, because the module may work in place, and x is saved for later products; a
+        # contiguous one, because modules may call view.
+        x = _to_module(x).clone(memory_format=torch.contiguous_format)
         with forward_ad_kernels():
-            y = torch.func.functional_call(self.module, (params, buffers), (_to_module(x),))
+            y = torch.func.functional_call(self.module, (params, buffers), (x,))
         return _from_module(y)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Saved]:
@@ -398,21 +409,34 @@ def _from_module(x: Tensor) -> Tensor:
 
 
 def lower(module: nn.Module, prefix: str = "") -> Layer:
-    """The linearised form of ``module``; whatever has no fast form becomes an OpaqueLayer."""
-    if isinstance(module, nn.Sequential):
-        return Chain([lower(child, f"{prefix}{name}.") for name, child in module.named_children()])
-    if isinstance(module, blocks.Residual):
+    """The linearised form of ``module``; whatever has no fast form becomes an OpaqueLayer.
+
+    Types are compared exactly: a subclass may compute something else (timm's BatchNormAct2d).
+    """
+    if _has_tied_weights(module):
+        return OpaqueLayer(module, prefix)
+    if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
+        # _modules, because named_children() skips the second use of a module (one ReLU for all).
+        children = [(name, child) for name, child in module._modules.items() if child is not None]
+        return Chain([lower(child, f"{prefix}{name}.") for name, child in children])
+    if type(module) is blocks.Residual:
         parts = (module.body, module.shortcut, module.activation)
         names = ("body", "shortcut", "activation")
         lowered = [lower(m, f"{prefix}{n}.") for m, n in zip(parts, names, strict=True)]
         return ResidualLayer(*lowered)
-    if isinstance(module, nn.Conv2d) and _is_plain(module):
+    if type(module) is nn.Conv2d and _is_plain(module):
         return ConvLayer(module, prefix)
     if type(module) is nn.Linear:
         return LinearLayer(module, prefix)
-    if isinstance(module, nn.BatchNorm2d) and module.running_mean is not None:
+    if type(module) is nn.BatchNorm2d and module.running_mean is not None:
         return AffineLayer(module, prefix)
     return _lower_parameterless(module) or OpaqueLayer(module, prefix)
+
+
+def _has_tied_weights(module: nn.Module) -> bool:
+    """A weight under two names has one place in the flat vector, which fast layers cannot share."""
+    every = list(module.named_parameters(remove_duplicate=False))
+    return len(every) != len(list(module.parameters()))
 
 
 def _is_plain(conv: nn.Conv2d) -> bool:
@@ -421,14 +445,14 @@ def _is_plain(conv: nn.Conv2d) -> bool:
 
 
 def _lower_parameterless(module: nn.Module) -> Layer | None:
-    if isinstance(module, nn.Identity | nn.Dropout):
+    if type(module) in (nn.Identity, nn.Dropout):
         return IdentityLayer()
-    if isinstance(module, nn.LeakyReLU):
+    if type(module) is nn.LeakyReLU:
         return LeakyLayer(module.negative_slope)
-    if isinstance(module, nn.ReLU):
+    if type(module) is nn.ReLU:
         return LeakyLayer(0.0)
-    if isinstance(module, nn.GELU | nn.SiLU | nn.Tanh | nn.Sigmoid | nn.Hardswish | nn.ELU):
+    if type(module) in (nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Hardswish, nn.ELU):
         return PointwiseLayer(module)
-    if isinstance(module, blocks.GlobalMean):
+    if type(module) is blocks.GlobalMean:
         return GlobalMeanLayer()
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -37,11 +38,22 @@ class TangentOperator:
 
     ``fast=False`` differentiates the tail as a whole with torch.func (any module, the slow twin);
     ``fast=True`` uses the linearised layers and torch.func only for modules without a fast form.
+
+    ``scales`` (one number a parameter tensor, from core data only) makes it J S with S diagonal: the
+    user weights are then w̃ = S⁻¹ w, and the ridge μ‖w̃‖² weighs the layers against each other. With
+    None it is the paper's J.
     """
 
-    def __init__(self, tail: nn.Module, *, fast: bool = True) -> None:
+    def __init__(
+        self, tail: nn.Module, *, fast: bool = True, scales: Mapping[str, float] | None = None
+    ) -> None:
         self.layout = Layout.of(tail)
         self.layer = lower(tail) if fast else OpaqueLayer(tail, "")
+        self.scales = dict.fromkeys(self.layout.names, 1.0) | dict(scales or {})
+
+    def _scaled(self, v: Tensor) -> dict[str, Tensor]:
+        views = self.layout.views(v)
+        return {k: t if self.scales[k] == 1.0 else t * self.scales[k] for k, t in views.items()}
 
     @property
     def d(self) -> int:
@@ -57,15 +69,19 @@ class TangentOperator:
     @torch.no_grad()
     def jvp(self, batch: Prepared, v: Tensor) -> Tensor:
         """J v, (n, c)."""
-        tangent = self.layer.jvp(batch.saved, None, self.layout.views(v.to(batch.outputs.dtype)))
+        tangent = self.layer.jvp(batch.saved, None, self._scaled(v.to(batch.outputs.dtype)))
         return torch.zeros_like(batch.outputs) if tangent is None else tangent
 
     @torch.no_grad()
     def vjp(self, batch: Prepared, u: Tensor, out: Tensor | None = None) -> Tensor:
         """Jᵀ u, (d,); added into ``out`` if given."""
-        flat = torch.zeros(self.d, dtype=batch.outputs.dtype) if out is None else out
-        self.layer.vjp(batch.saved, u.to(flat.dtype), self.layout.views(flat), False)
-        return flat
+        flat = torch.zeros(self.d, dtype=batch.outputs.dtype)
+        views = self.layout.views(flat)
+        self.layer.vjp(batch.saved, u.to(flat.dtype), views, False)
+        for name, view in views.items():
+            if self.scales[name] != 1.0:
+                view *= self.scales[name]
+        return flat if out is None else out.add_(flat)
 
     def product(self, batch: Prepared, v: Tensor, out: Tensor | None = None) -> Tensor:
         """Jᵀ J v, (d,): the Gauss–Newton product of the squared error, summed over the batch."""

@@ -14,7 +14,7 @@ from efface.tangent.problem import RidgeProblem
 class Preconditioner(ABC):
     @abstractmethod
     def apply(self, r: Tensor) -> Tensor:
-        """P⁻¹ r."""
+        """P⁻¹ r, times any positive constant: CG does not see it."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,9 @@ class Nystrom(Preconditioner):
         sketch = torch.stack(
             [problem.product(test[:, j]) - problem.mu * test[:, j] for j in range(rank)], dim=1
         )
-        # A tiny shift keeps the small Cholesky positive definite; it is taken off again below.
-        shift = 1e-9 * float(sketch.norm())
+        # A tiny shift keeps the small Cholesky positive definite; it is taken off again below. It has
+        # to cover the products' own rounding.
+        shift = max(1e-9, 100 * torch.finfo(problem.dtype).eps) * float(sketch.norm())
         sketch = sketch + shift * test
         small = test.T @ sketch
         factor = torch.linalg.cholesky((small + small.T) / 2)

@@ -73,13 +73,15 @@ class SGD:
     def _diverged(self, problem: RidgeProblem, w: Tensor, before: float) -> Solution:
         advice = (
             f"learning rate {self.lr} is too large for this problem: keep it below "
-            f"2(1 + momentum)/λmax(H); solver.largest_eigenvalue(problem) measures λmax."
+            f"2(1 + momentum)/λmax(H); efface.tangent.sgd.largest_eigenvalue estimates λmax."
         )
         return Solution(w.double(), Status.DIVERGED, float("inf"), problem.passes - before, advice)
 
 
 def minibatches(n: int, size: int, replacement: bool, generator: torch.Generator) -> list[Tensor]:
     """One epoch of index sets: a shuffle cut into pieces, or independent draws."""
+    if n == 0:
+        return []
     if replacement:
         steps = -(-n // size)
         return list(torch.randint(n, (steps, min(size, n)), generator=generator))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from efface.activations import Activations
 from efface.core import Core
+from efface.errors import FormatError
 from efface.tangent.cg import ConjugateGradient
 from efface.tangent.operator import TangentOperator
 from efface.tangent.problem import RidgeProblem
@@ -36,6 +38,7 @@ class TangentUser:
         mu: the ridge μ, part of the loss (not a weight decay of the optimiser).
         target_scale: targets are one-hot times this.
         solver: how to minimise; conjugate gradients by default.
+        scales: one number a parameter tensor, from core data (``balanced_scales``); None is the paper.
     """
 
     kind = "tangent"
@@ -47,18 +50,26 @@ class TangentUser:
         mu: float = 1e-2,
         target_scale: float = 5.0,
         solver: Solver | None = None,
+        scales: Mapping[str, float] | None = None,
         batch_size: int | None = None,
         fast: bool = True,
     ) -> None:
         self.core, self.mu, self.target_scale = core, mu, target_scale
         self.solver: Solver = solver if solver is not None else ConjugateGradient()
-        self.batch_size = batch_size
-        self.operator = TangentOperator(core.tail, fast=fast)
-        self.weights = torch.zeros(self.operator.d, dtype=torch.float64)
+        self.batch_size, self.fast = batch_size, fast
+        self.operator = TangentOperator(core.tail, fast=fast, scales=scales)
+        self.reset()
 
     @property
     def settings(self) -> dict:
-        return {"kind": self.kind, "mu": self.mu, "target_scale": self.target_scale}
+        """What the loss and the predictions' bits depend on; the solver is the caller's."""
+        return {
+            "kind": self.kind,
+            "mu": self.mu,
+            "target_scale": self.target_scale,
+            "scales": self.operator.scales,
+            "fast": self.fast,
+        }
 
     def problem(self, activations: Activations, labels: Tensor, **options: object) -> RidgeProblem:
         """The ridge problem of these samples around the core."""
@@ -71,7 +82,7 @@ class TangentUser:
     ) -> Solution:
         """Solve from zero. The solution's status says whether it got there."""
         solution = self.solver.solve(self.problem(activations, labels), progress=progress)
-        self.weights = solution.value
+        self.state = self.weights = solution.value
         return solution
 
     def logits(self, activations: Activations) -> Tensor:
@@ -87,12 +98,19 @@ class TangentUser:
         return torch.cat(out)
 
     def reset(self) -> None:
-        """Forget everything: w = 0."""
+        """Forget everything: w = 0. ``state`` is the noiseless twin that later requests start from."""
         self.weights = torch.zeros(self.operator.d, dtype=torch.float64)
+        self.state = self.weights
 
     @property
     def tensors(self) -> dict[str, Tensor]:
         return {"weights": self.weights}
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        self.weights = tensors["weights"].double()
+        weights = tensors.get("weights")
+        if weights is None or weights.shape != self.weights.shape:
+            raise FormatError(
+                f"the user weights in the file are not the {self.operator.d} of this model.",
+                "restore user.safetensors from the save that core.safetensors comes from.",
+            )
+        self.weights = weights.double()

@@ -1,0 +1,94 @@
+"""The command line: ``efface train``, ``predict``, ``evaluate``, ``check``, ``demo``, …
+
+Each command is a function in its own file of ``efface.commands``. Exit codes are those of
+``efface.errors``; a traceback is shown only with EFFACE_DEBUG=1.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from efface import __version__
+from efface.commands import REGISTRY
+from efface.commands.output import fail
+from efface.errors import EffaceError
+
+EPILOG = """\
+Exit codes: 0 ok · 1 an error in efface itself · 2 usage or bad input · 3 a guarantee was not met, nothing \
+was published · 4 a ledger or digest does not check. EFFACE_DEBUG=1 shows tracebacks.
+
+Start with: [bold]efface demo[/bold]"""
+
+app = typer.Typer(
+    name="efface",
+    help="Image classifiers that can forget: train on people's photos, take them out again, prove it.",
+    epilog=EPILOG,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"efface {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    pass
+
+
+def guarded(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The command with its errors turned into one line on stderr and an exit code."""
+
+    @functools.wraps(command)
+    def run(*args: Any, **options: Any) -> Any:
+        try:
+            return command(*args, **options)
+        except (typer.Exit, typer.Abort, BrokenPipeError):
+            raise
+        except Exception as problem:
+            # typer's own exceptions (BadParameter, …) know how to show themselves
+            if hasattr(problem, "format_message") or os.environ.get("EFFACE_DEBUG") == "1":
+                raise
+            raise typer.Exit(_report(problem)) from problem
+
+    return run
+
+
+def _report(problem: Exception) -> int:
+    """Print the problem; returns the exit code."""
+    if isinstance(problem, EffaceError):
+        fail(problem.message, problem.fix)
+        return problem.exit_code
+    text = f"unexpected {type(problem).__name__}: {problem}"
+    fail(text, "run again with EFFACE_DEBUG=1 and report the traceback; this is a bug in efface.")
+    return 1
+
+
+def _register() -> None:
+    for name in REGISTRY:
+        module = importlib.import_module(f"efface.commands.{name}")
+        app.command(name.replace("_", "-"), epilog=module.EXAMPLES)(guarded(getattr(module, name)))
+
+
+_register()
+
+
+def main() -> None:
+    """The ``efface`` program."""
+    app()

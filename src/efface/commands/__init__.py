@@ -1,0 +1,11 @@
+"""One command a file. To add one: write ``commands/<name>.py`` with a function ``<name>`` and an
+``EXAMPLES`` text, and put the name into ``REGISTRY``; its place there is its place in the help.
+
+A command's docstring is its help. Heavy imports (torch, numpy, matplotlib) belong inside functions, so
+that ``efface --help`` answers at once. Raise ``EffaceError`` for what a person can fix; ``efface.cli``
+turns it into a line on stderr and the error's exit code.
+"""
+
+from __future__ import annotations
+
+REGISTRY = ("train", "predict", "evaluate", "check", "demo")

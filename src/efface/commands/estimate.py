@@ -1,0 +1,109 @@
+"""What a training run will take, from timing a few records: the answer of ``--dry-run``."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from efface.config import Config
+    from efface.core import Core
+    from efface.records import Records
+
+FEW, MANY = 8, 64  # records that are really sent through the network
+SHORT = 0.3  # seconds; up to here many are tried
+TRAINING = 3.0  # a training step costs about three forward passes
+DENSE_FLOPS = 2e10  # of a float64 Cholesky on a small machine, for orders of magnitude only
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """``minutes_estimate`` takes the solver's largest number of passes: CG usually needs fewer."""
+
+    num_weights: int
+    activations_gib: float
+    minutes_estimate: float
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Seconds a record: activations from the file, prefix, tail, one Hessian product."""
+
+    activations: float
+    prefix: float
+    tail: float
+    product: float
+
+
+def estimate(config: Config, core: Core, records: Records) -> Estimate:
+    """Weights d, size of the boundary activations and minutes for core and user training."""
+    from efface.tail import Layout
+
+    num_weights = Layout.of(core.tail).d
+    num_fitted = len(records.user) + (len(records.core) if config.user.replay_core else 0)
+    num_cached = len(records.user) + len(records.core)
+    size, speed = _probe(core, records)
+    seconds = num_cached * speed.activations + _core_seconds(config, core, len(records.core), speed)
+    seconds += _user_seconds(config, num_fitted, len(records.classes), num_weights, speed)
+    return Estimate(num_weights, num_cached * size / 2**30, seconds / 60)
+
+
+def _probe(core: Core, records: Records) -> tuple[int, Speed]:
+    """Bytes of one record's activation, and the speeds on as many records as a short wait allows."""
+    import torch
+
+    from efface.tangent.operator import TangentOperator
+
+    operator = TangentOperator(core.tail)
+    direction = torch.randn(operator.d, generator=torch.Generator().manual_seed(0))
+    some = records[: min(FEW, len(records))]
+    seconds, activations = _timed(lambda: core.activations(some))
+    if seconds < SHORT:  # small networks: what counts is the speed of full batches
+        some = records[: min(MANY, len(records))]
+        seconds, activations = _timed(lambda: core.activations(some))
+    n, rows = len(some), activations[slice(0, len(some))]
+    images = core.images(some)
+    prefix, _ = _timed(lambda: core._prefix(images))
+    tail, _ = _timed(lambda: core.logits_of(rows))
+    batch = operator.prepare(rows)
+    product, _ = _timed(lambda: operator.product(batch, direction))
+    speed = Speed(seconds / n, prefix / n, tail / n, product / n)
+    return rows[0].numel() * rows.element_size(), speed
+
+
+def _timed(run: Callable[[], Any]) -> tuple[float, Any]:
+    """The best of two after one to warm up: other programs only ever make it slower."""
+    result, times = run(), []
+    for _ in range(2):
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return min(times), result
+
+
+def _core_seconds(config: Config, core: Core, n: int, speed: Speed) -> float:
+    stages = config.core.fit_options()["stages"] or core.default_stages()
+    cost = {"head": 0.0, "tail": speed.tail, "all": speed.prefix + speed.tail}
+    once = sum(TRAINING * stage.epochs * n * cost[stage.train] for stage in stages)
+    return 1.8 * once if config.core.calibrate_to else once  # a trial on four fifths comes first
+
+
+def _user_seconds(
+    config: Config, n: int, num_classes: int, num_weights: int, speed: Speed
+) -> float:
+    solver = config.user.solver
+    if solver.kind == "cholesky":
+        rows, d = n * num_classes, num_weights
+        return rows * speed.product + (rows * d**2 + d**3 / 3) / DENSE_FLOPS
+    passes = solver.max_passes if solver.kind == "cg" else solver.epochs + 1
+    return passes * n * speed.product
+
+
+def minutes_text(minutes: float) -> str:
+    """To one significant digit: it is no better than that."""
+    if minutes < 1:
+        return "under a minute"
+    return f"about {round(minutes, -math.floor(math.log10(minutes))):.0f} minutes"

@@ -1,0 +1,122 @@
+"""What ``predict`` and ``evaluate`` are given: images or data, read the way the model expects them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from efface.errors import EffaceError, FormatError, RecordError
+
+if TYPE_CHECKING:
+    from efface.config import DataConfig
+    from efface.model import MixedLinear
+    from efface.records import Record, Records
+
+ALL = "all"
+
+
+def read_labelled(model: MixedLinear, folder: Path, spec: str, split: str) -> Records:
+    """The records of a split with the model's classes; a label that the model lacks is an error.
+
+    The data may hold fewer classes than the model, so the reader is not given the model's list. If it
+    is the data that the model in ``folder`` was trained on, it is split as it was then.
+    """
+    from efface.records import Records
+
+    found = Records.open(spec, channels=_channels(model))
+    data = _trained_on(folder)
+    if data is not None and data.spec == spec and data.core_fraction is not None:
+        found = found.with_core_fraction(data.core_fraction, data.seed)
+    records = Records(choose(found, split), model.classes)
+    if not len(records):
+        counts = f"core {len(found.core)}, user {len(found.user)}, test {len(found.test)}"
+        raise EffaceError(f"{spec} has no {split} records ({counts}).", "choose another --split.")
+    return records
+
+
+def _trained_on(folder: Path) -> DataConfig | None:
+    from efface.config import load_config
+
+    path = folder / "config.toml"
+    return load_config(path).data if path.is_file() else None
+
+
+def choose(records: Records, split: str) -> Records:
+    """The records of one split, or all of them."""
+    from efface.records import Split
+
+    if split == ALL:
+        return records
+    if split not in list(Split):
+        raise EffaceError(f"unknown split {split!r}.", "use core, user, test or all.")
+    return records.where(lambda record: record.split == split)
+
+
+def read_unlabelled(model: MixedLinear, items: Sequence[str], split: str) -> Records:
+    """Image files, folders of images and data specs, in the order given, each record once.
+
+    Labels do not matter here, but a Record has one: they all get the model's first class.
+    """
+    from efface.records import Records
+
+    found: dict[str, Record] = {}
+    for item in items:
+        for record in _records_of(model, item, split):
+            found.setdefault(record.id, record)
+    if not found:
+        raise EffaceError(f"no images in {', '.join(items)}.", "check the paths.")
+    return Records(found.values(), model.classes)
+
+
+def _records_of(model: MixedLinear, item: str, split: str) -> list[Record]:
+    from dataclasses import replace
+
+    from efface.readers import METADATA_NAMES
+    from efface.records import Records
+
+    path, label = Path(item).expanduser(), model.classes[0]
+    if _is_image(path) or (path.is_file() and not _is_data(path)):
+        return [_record(path, label)]
+    listed = path.is_dir() and any((path / name).is_file() for name in METADATA_NAMES)
+    if path.is_dir() and not listed and not any(path.glob("*.parquet")):
+        files = sorted(file for file in path.rglob("*") if file.is_file() and _is_image(file))
+        return [_record(file, label) for file in files]
+    records = choose(Records.open(item, channels=_channels(model)), split)
+    return [replace(record, label=label) for record in records]
+
+
+def _is_image(path: Path) -> bool:
+    from efface.readers import IMAGE_SUFFIXES
+
+    return path.suffix.lower() in IMAGE_SUFFIXES
+
+
+def _is_data(path: Path) -> bool:
+    return path.suffix.lower() in (".npz", ".parquet", ".csv", ".jsonl")
+
+
+def _record(path: Path, label: str) -> Record:
+    from efface.records import DEFAULT_COHORT, FileImage, Record, Split, digest_of, naming
+
+    name = str(path)
+    if not path.is_file():
+        raise RecordError(name, "there is no such file.", "check the path.")
+    source = FileImage(path)
+    with naming(name):
+        digest = digest_of(source.content())
+    return Record(name, name, DEFAULT_COHORT, label, Split.TEST, source, digest)
+
+
+def _channels(model: MixedLinear) -> str:
+    return "gray" if model.core.backbone.preprocess.channels == 1 else "rgb"
+
+
+def load_model(path: Path) -> MixedLinear:
+    from efface.model import MixedLinear
+
+    if not path.is_dir():
+        raise FormatError(
+            f"{path} is not a model folder.", "give a folder written by efface train."
+        )
+    return MixedLinear.load(path)

@@ -1,0 +1,71 @@
+"""``efface predict``: what a trained model sees in images."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from efface.commands.output import JsonFlag, ModelPath, finish, table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from efface.model import MixedLinear
+    from efface.records import Records
+
+EXAMPLES = """\
+Example: [bold]efface predict model cat.jpg dog.png[/bold]
+
+Example: [bold]efface predict model photos/ --json[/bold]
+
+Example: [bold]efface predict model digits --split test[/bold]"""
+
+
+def predict(
+    model: ModelPath,
+    images: Annotated[
+        list[str], typer.Argument(help="Image files, folders of images, or data as for train.")
+    ],
+    split: Annotated[
+        str, typer.Option(help="Of data with splits: core, user, test or all.")
+    ] = "all",
+    top: Annotated[int, typer.Option(min=1, help="Classes to list for each image.")] = 3,
+    json: JsonFlag = False,
+) -> None:
+    """Predict the class of images.
+
+    Scores are the softmax of the model's outputs: they sum to one, but they are not calibrated
+    probabilities.
+    """
+    from efface.commands.inputs import load_model, read_unlabelled
+
+    loaded = load_model(model)
+    records = read_unlabelled(loaded, images, split)
+    predictions = _predictions(loaded, records, top)
+    values = {"model": str(model), "predictions": predictions}
+    finish(values, as_json=json, render=lambda console: _render(console, predictions))
+
+
+def _predictions(model: MixedLinear, records: Records, top: int) -> list[dict[str, Any]]:
+    scores, order = model.logits(records).softmax(1).sort(dim=1, descending=True, stable=True)
+    return [
+        {
+            "id": record.id,
+            "label": model.classes[ranked[0]],
+            "scores": {model.classes[i]: round(s, 6) for s, i in zip(row, ranked, strict=True)},
+        }
+        for record, row, ranked in zip(
+            records, scores[:, :top].tolist(), order[:, :top].tolist(), strict=True
+        )
+    ]
+
+
+def _render(console: Console, predictions: list[dict[str, Any]]) -> None:
+    from rich.markup import escape
+
+    rows = table("image", "class", "scores")
+    for entry in predictions:
+        scores = ", ".join(f"{name} {score:.2f}" for name, score in entry["scores"].items())
+        rows.add_row(escape(entry["id"]), f"[bold]{escape(entry['label'])}[/bold]", escape(scores))
+    console.print(rows)

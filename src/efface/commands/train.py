@@ -1,0 +1,279 @@
+"""``efface train``: records in, a model folder out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from efface.commands.output import JsonFlag, finish, percent, table, warn
+from efface.errors import EffaceError
+from efface.progress import Mode, mode_for, show
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from efface.activations import ActivationCache
+    from efface.config import Config
+    from efface.core import Core
+    from efface.model import MixedLinear
+    from efface.records import Records
+
+EXAMPLES = """\
+Example: [bold]efface train digits --out model[/bold]
+
+Example: [bold]efface train photos/ --backbone hf:models/resnet-50 --core-fraction 0.3 --dry-run[/bold]
+
+Example: [bold]efface train --config run.toml --mu 0.1[/bold]"""
+
+DATA = "digits, a folder, or a .npz, .parquet, .csv or .jsonl file."
+BACKBONE = "cnn, hf:DIR_OR_ID, timm:NAME or torch:module.path:callable. Default: cnn."
+LINEARIZE = (
+    "Where the tail begins: head, last-block, last-stage, all or a step. Default: last-block."
+)
+FRACTION = "Move user records into core until it holds this share. Default: as the data says."
+REPLAY = "Use core records again in the user fit. Default: on."
+SOLVER = "cg, sgd or cholesky; their options go into the config. Default: cg."
+
+
+def train(
+    data: Annotated[str | None, typer.Argument(help=DATA, show_default=False)] = None,
+    backbone: Annotated[str | None, typer.Option(help=BACKBONE)] = None,
+    linearize: Annotated[str | None, typer.Option(help=LINEARIZE)] = None,
+    core_fraction: Annotated[float | None, typer.Option(help=FRACTION)] = None,
+    replay_core: Annotated[
+        bool | None, typer.Option("--replay-core/--no-replay-core", help=REPLAY)
+    ] = None,
+    mu: Annotated[float | None, typer.Option(help="The ridge. Default: 0.01.")] = None,
+    user: Annotated[str | None, typer.Option(help="The user part. Default: tangent.")] = None,
+    solver: Annotated[str | None, typer.Option(help=SOLVER)] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the core split and training.")] = None,
+    channels: Annotated[
+        str | None, typer.Option(help="Convert images: gray or rgb. Default: they must agree.")
+    ] = None,
+    cache: Annotated[
+        Path | None, typer.Option(help="Keep boundary activations in this folder.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The model's folder. Default: efface-model.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A TOML file; options given here win over it.")
+    ] = None,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Set unreadable images aside instead of stopping.")
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a model that is already in the folder.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what it would take.")
+    ] = False,
+    print_config: Annotated[
+        bool, typer.Option("--print-config", help="Only print the resolved config as TOML.")
+    ] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Train a core on core data, then fit the user part on user data.
+
+    The settings that were used are saved beside the model as config.toml.
+    """
+    from efface.config import load_config, to_toml
+
+    settings = load_config(
+        config,
+        {
+            "data.spec": data,
+            "data.core_fraction": core_fraction,
+            "data.seed": seed,
+            "data.channels": channels,
+            "data.skip_bad": skip_bad or None,
+            "core.backbone": backbone,
+            "core.linearize": linearize,
+            "core.seed": seed,
+            "user.kind": user,
+            "user.mu": mu,
+            "user.replay_core": replay_core,
+            "user.solver": solver,
+            "output.dir": None if out is None else str(out),
+            "output.cache": None if cache is None else str(cache),
+        },
+    )
+    if print_config:
+        print(to_toml(settings), end="")
+        return
+    if not dry_run:
+        _check_folder(Path(settings.output.dir), overwrite)
+    records = settings.data.build()
+    core = settings.core.build(records.classes)
+    if dry_run:
+        values = _plan(settings, core, records)
+        finish(values, as_json=json, render=lambda console: _render_plan(console, values))
+        return
+    values = _run(settings, core, records, mode_for(as_json=json))
+    finish(values, as_json=json, render=lambda console: _render(console, values))
+
+
+def _check_folder(folder: Path, overwrite: bool) -> None:
+    if (folder / "model.json").exists() and not overwrite:
+        raise EffaceError(
+            f"there already is a model in {folder}.", "choose another --out, or add --overwrite."
+        )
+
+
+# Doing it.
+
+
+def _run(config: Config, core: Core, records: Records, mode: Mode) -> dict[str, Any]:
+    start = time.monotonic()
+    _tell(records)
+    with show("core", mode) as progress:
+        cache = _fit_core(config, core, records, progress)
+    for line in core.report:
+        warn(line)
+    with show("user part", mode) as progress:
+        model = _fit_user(config, core, records, cache, progress)
+    folder = Path(config.output.dir)
+    _save(config, model, folder)
+    return {
+        "model": str(folder),
+        "core_digest": core.digest,
+        "records": _counts(records),
+        "classes": len(records.classes),
+        "weights": model.user.operator.d,
+        "accuracy": _accuracy(model, records),
+        "solution": _solution(model),
+        "skipped": len(records.skipped),
+        "seconds": round(time.monotonic() - start, 1),
+    }
+
+
+def _tell(records: Records) -> None:
+    if records.skipped:
+        first = records.skipped[0]
+        warn(f"{len(records.skipped)} files set aside, the first {first.id!r}: {first.reason}")
+    for note in records.notes[:5]:
+        warn(note)
+    if len(records.notes) > 5:
+        warn(f"and {len(records.notes) - 5} more notes like these")
+    if not len(records.user):
+        warn("no user records: the model is the core model, with nothing to forget")
+
+
+def _fit_core(
+    config: Config, core: Core, records: Records, progress: Any
+) -> ActivationCache | None:
+    """Train the core; returns the cache that fits it: a stage that trains all changes its key."""
+    options, where = config.core.fit_options(), config.output.cache
+    first = (options["stages"] or core.default_stages())[0]
+    cache = None if where is None or first.train == "all" else core.cache(where)
+    if len(records.core):
+        core.fit(records.core, **options, cache=cache, progress=progress)
+    elif config.core.backbone == "cnn":
+        fix = "set some aside with --core-fraction 0.3, or start from a pretrained --backbone."
+        raise EffaceError("no core records, and the built-in network knows nothing yet.", fix)
+    else:
+        warn("no core records: the pretrained features are the core, only the head has a slope")
+    return None if where is None else core.cache(where)
+
+
+def _fit_user(
+    config: Config, core: Core, records: Records, cache: ActivationCache | None, progress: Any
+) -> MixedLinear:
+    from efface.tangent.solution import Status
+
+    model = config.user.build(core, cache)
+    replay = records.core if config.user.replay_core and len(records.core) else None
+    model.fit(records.user, replay=replay, progress=progress)
+    if model.solution is not None and model.solution.status is Status.DIVERGED:
+        raise EffaceError("the solver diverged; nothing was saved.", model.solution.advice)
+    if model.solution is not None and not model.solution.ok:
+        warn(f"the solver {model.solution}")
+    return model
+
+
+def _save(config: Config, model: MixedLinear, folder: Path) -> None:
+    from efface.config import to_toml
+
+    model.save(folder)
+    (folder / "config.toml").write_text(to_toml(config), encoding="utf-8")
+
+
+def _counts(records: Records) -> dict[str, int]:
+    return {"core": len(records.core), "user": len(records.user), "test": len(records.test)}
+
+
+def _accuracy(model: MixedLinear, records: Records) -> dict[str, float | None]:
+    if not len(records.test):
+        return {"core": None, "user": None}
+    return {
+        "core": model.core.accuracy(records.test),
+        "user": model.accuracy(records.test),
+    }
+
+
+def _solution(model: MixedLinear) -> dict[str, Any] | None:
+    solution = model.solution
+    if solution is None:
+        return None
+    return {
+        "status": str(solution.status),
+        "residual_norm": solution.residual_norm,
+        "passes": round(solution.passes, 1),
+        "advice": solution.advice,
+    }
+
+
+def _render(console: Console, values: Mapping[str, Any]) -> None:
+    rows = table("model", "test accuracy", right=(1,))
+    rows.add_row("core", percent(values["accuracy"]["core"]))
+    rows.add_row("core + user", percent(values["accuracy"]["user"]))
+    console.print(rows)
+    if values["solution"]:
+        solution = values["solution"]
+        console.print(
+            f"{values['weights']:,} user weights, solve {solution['status']}: "
+            f"residual {solution['residual_norm']:.1e} after {solution['passes']:g} passes",
+            soft_wrap=True,
+        )
+    console.print(f"model: {values['model']}", style="bold", markup=False, soft_wrap=True)
+
+
+# Only saying what it would take.
+
+
+def _plan(config: Config, core: Core, records: Records) -> dict[str, Any]:
+    from efface.commands.estimate import estimate
+
+    guess = estimate(config, core, records)
+    return {
+        "records": _counts(records),
+        "classes": len(records.classes),
+        "weights": guess.num_weights,
+        "activations_gib": round(guess.activations_gib, 3),
+        "minutes_estimate": round(guess.minutes_estimate, 2),
+        "skipped": len(records.skipped),
+        "notes": list(records.notes),
+    }
+
+
+def _render_plan(console: Console, values: Mapping[str, Any]) -> None:
+    from efface.commands.estimate import minutes_text
+
+    counts = values["records"]
+    rows = table("what", "how much", right=(1,))
+    for split in ("core", "user", "test"):
+        rows.add_row(f"{split} records", f"{counts[split]:,}")
+    rows.add_row("classes", f"{values['classes']:,}")
+    rows.add_row("user weights d", f"{values['weights']:,}")
+    rows.add_row("boundary activations", f"{values['activations_gib']:.3g} GiB")
+    rows.add_row("time, at most", minutes_text(values["minutes_estimate"]))
+    if values["skipped"]:
+        rows.add_row("files set aside", f"{values['skipped']:,}")
+    console.print(rows)
+    for note in values["notes"]:
+        console.print(f"note: {note}", markup=False)
+    console.print("dry run: nothing was trained or written", style="dim")

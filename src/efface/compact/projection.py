@@ -1,0 +1,163 @@
+"""Compact tangent features: each layer's gradient, projected on both sides by fixed bases.
+
+For layer l with inputs a_l(s) and output gradients g_l(s) of 1ᵀh, the gradient is Σ_s g_l(s) a_l(s)ᵀ and
+
+    ψ_l = vec( R_gᵀ [Σ_s g_l(s) a_l(s)ᵀ] R_a ) / c_l,      ψ = (h / c_0, 1, ψ_1, ψ_2, …).
+
+R_a and R_g are the leading eigenvectors of the second moments of a_l and g_l **on core data** (or seeded
+random orthonormal bases); c_l makes the mean squared norm of every part 1 on core data. Nothing here ever
+sees user data, so nothing here ever has to be forgotten.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from efface.activations import Activations
+from efface.compact.taps import Tap, Tapped, tap, taps_of
+from efface.errors import EffaceError, FormatError
+from efface.tail import Tail
+
+BASES = ("core", "random")
+
+
+@dataclass(frozen=True)
+class Projection:
+    """Bases and scales, in the order of the tail's taps. No taps: plain last-layer features."""
+
+    names: tuple[str, ...]
+    inputs: tuple[Tensor, ...]  # R_a, (width, r_a) each
+    gradients: tuple[Tensor, ...]  # R_g, (outputs, r_g) each
+    part_scales: Tensor  # (1 + taps,): c_0, c_1, …
+    num_pooled: int
+
+    @classmethod
+    def build(
+        cls,
+        tail: Tail,
+        calibration: Activations,
+        num_features: int = 4096,
+        *,
+        bases: str = "core",
+        max_samples: int = 512,
+        seed: int = 0,
+    ) -> Projection:
+        """About ``num_features`` features: the pooled ones, a constant, and r² for each tapped layer.
+
+        What is left after the pooled features is shared equally by the layers: r = ⌊√(rest/layers)⌋.
+        ``num_features`` at or below the pooled size gives the last layer alone. The second moments are
+        taken on at most ``max_samples`` calibration samples.
+        """
+        if bases not in BASES:
+            raise EffaceError(f"unknown bases {bases!r}.", f"use one of {', '.join(BASES)}.")
+        pooled, taps = tail.head.in_features, taps_of(tail)
+        share = (num_features - pooled - 1) // max(len(taps), 1)
+        side = math.isqrt(max(share, 0))
+        taps = taps if side > 0 else []
+        samples = calibration[slice(0, min(len(calibration), max_samples))]
+        if len(samples) == 0:
+            raise EffaceError("no samples to calibrate the projection on.", "give core records.")
+        seen = tap(tail, taps, samples)
+        pairs = [_bases(t, pair, side, bases, seed + i) for i, (t, pair) in _zip(taps, seen)]
+        raw = cls(
+            tuple(t.name for t in taps),
+            tuple(p[0] for p in pairs),
+            tuple(p[1] for p in pairs),
+            torch.ones(1 + len(taps)),
+            pooled,
+        )
+        norms = [part.square().sum(1).mean().sqrt() for part in raw._parts(taps, seen)]
+        scales = torch.stack([n if n > 0 else torch.ones(()) for n in norms])
+        return cls(raw.names, raw.inputs, raw.gradients, scales, pooled)
+
+    @property
+    def num_features(self) -> int:
+        sizes = [a.shape[1] * g.shape[1] for a, g in zip(self.inputs, self.gradients, strict=True)]
+        return self.num_pooled + 1 + sum(sizes)
+
+    @property
+    def bias(self) -> int:
+        """Index of the constant feature."""
+        return self.num_pooled
+
+    def rows(self, tail: Tail, activations: Activations, batch_size: int = 64) -> Tensor:
+        """ψ of every sample, (n, k) float32."""
+        taps = [t for t in taps_of(tail) if t.name in self.names]
+        if tuple(t.name for t in taps) != self.names:
+            raise FormatError("the projection belongs to another tail.", "rebuild it on this core.")
+        out = [torch.zeros(0, self.num_features)]
+        for start in range(0, len(activations), batch_size):
+            seen = tap(tail, taps, activations[slice(start, start + batch_size)])
+            parts = self._parts(taps, seen)
+            scaled = [p / c for p, c in zip(parts, self.part_scales, strict=True)]
+            ones = torch.ones(len(scaled[0]), 1)
+            out.append(torch.cat([scaled[0], ones, *scaled[1:]], dim=1))
+        return torch.cat(out)
+
+    def _parts(self, taps: list[Tap], seen: Tapped) -> list[Tensor]:
+        parts = [seen.features]
+        for i, (t, (x, g)) in _zip(taps, seen):
+            a = t.project(x, self.inputs[i])  # (n, s, r_a)
+            b = t.gradient_rows(g) @ self.gradients[i]  # (n, s, r_g)
+            parts.append((b.transpose(1, 2) @ a).flatten(1))
+        return parts
+
+    def to_tensors(self) -> dict[str, Tensor]:
+        tensors = {"part_scales": self.part_scales}
+        for i in range(len(self.names)):
+            tensors[f"inputs.{i}"] = self.inputs[i].contiguous()
+            tensors[f"gradients.{i}"] = self.gradients[i].contiguous()
+        return tensors
+
+    @classmethod
+    def from_tensors(
+        cls, tensors: Mapping[str, Tensor], names: tuple[str, ...], num_pooled: int
+    ) -> Projection:
+        return cls(
+            names,
+            tuple(tensors[f"inputs.{i}"] for i in range(len(names))),
+            tuple(tensors[f"gradients.{i}"] for i in range(len(names))),
+            tensors["part_scales"],
+            num_pooled,
+        )
+
+
+def _zip(taps: list[Tap], seen: Tapped):  # type: ignore[no-untyped-def]
+    return enumerate(zip(taps, seen.pairs, strict=True))
+
+
+def _bases(
+    t: Tap, pair: tuple[Tensor, Tensor], side: int, bases: str, seed: int
+) -> tuple[Tensor, Tensor]:
+    """R_a and R_g for one layer; no more columns than the layer has inputs or outputs."""
+    x, g = pair
+    if bases == "random":
+        return _orthonormal(t.width, side, seed), _orthonormal(t.outputs, side, seed + 1000)
+    a = leading_directions(t.rows(x).flatten(0, 1), side, seed)
+    return a, leading_directions(t.gradient_rows(g).flatten(0, 1), side, seed + 1000)
+
+
+def _orthonormal(size: int, count: int, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    matrix = torch.randn(size, min(count, size), generator=generator, dtype=torch.float64)
+    return torch.linalg.qr(matrix).Q.float()
+
+
+def leading_directions(rows: Tensor, count: int, seed: int, iterations: int = 4) -> Tensor:
+    """Leading eigenvectors of rowsᵀrows by seeded subspace iteration, (width, min(count, width)).
+
+    The basis need only be a good one, not an exact one: any fixed basis keeps forgetting exact.
+    """
+    width = rows.shape[1]
+    count = min(count, width)
+    basis = _orthonormal(width, min(count + 8, width), seed)
+    for _ in range(iterations):
+        basis = torch.linalg.qr(rows.T @ (rows @ basis)).Q
+    small = rows @ basis
+    values, vectors = torch.linalg.eigh(small.T @ small)
+    return (basis @ vectors[:, values.argsort(descending=True)[:count]]).contiguous()

@@ -1,0 +1,255 @@
+"""The compact user part: f_core(x) + Θᵀψ(x), Θ from exact integer statistics of quantised features.
+
+Fit: quantise ψ and the target residuals, sum them up, solve (G/n + μI) Θ = B/n. Forget: subtract the
+samples' integers and solve again; the sums are then byte for byte those of a model never given them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from efface.activations import Activations
+from efface.compact.projection import Projection
+from efface.compact.quantiser import Quantiser
+from efface.compact.ridge import RidgeSolution, solve
+from efface.compact.statistics import Statistics
+from efface.core import Core
+from efface.errors import EffaceError
+from efface.tangent.sgd import Progress
+from efface.tangent.solution import Solution, Status
+from efface.targets import one_hot
+
+MU_GRID = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """All that training needs of some samples: quantised features and target residuals."""
+
+    features: np.ndarray  # (n, k) int8 or int16
+    targets: np.ndarray  # (n, c) int16
+    num_saturated: int = 0
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def select(self, index: np.ndarray) -> Rows:
+        return Rows(self.features[index], self.targets[index])
+
+
+class CompactUser:
+    """Exact forgetting: see the module. Zero until fitted, so the model is the core's.
+
+    Args:
+        features: about how many features k (the pooled ones come first; the rest is shared by layers).
+        bits: width of the quantised features, 2 to 16; targets always have 16.
+        mu: the ridge; None chooses it by cross-validation on the calibration samples (core data).
+        target_scale: targets are one-hot times this, minus the core's logits.
+        bases: "core" (leading directions of core data) or "random" (seeded).
+    """
+
+    kind = "compact"
+
+    def __init__(
+        self,
+        core: Core,
+        *,
+        features: int = 4096,
+        bits: int = 8,
+        mu: float | None = None,
+        target_scale: float = 5.0,
+        bases: str = "core",
+        seed: int = 0,
+    ) -> None:
+        self.core, self.num_wanted, self.bits, self.mu = core, features, bits, mu
+        self.target_scale, self.bases, self.seed = target_scale, bases, seed
+        self.projection: Projection | None = None
+        self.quantiser: Quantiser | None = None
+        self.statistics: Statistics | None = None
+        self.theta: np.ndarray | None = None  # (k, c)
+        self.num_saturated = 0
+
+    # --- from core data ---------------------------------------------------------------------------
+
+    def calibrate(self, activations: Activations, labels: Tensor) -> None:
+        """Bases, scales and (if not given) μ, from core samples; user data never comes here."""
+        self.projection = Projection.build(
+            self.core.tail, activations, self.num_wanted, bases=self.bases, seed=self.seed
+        )
+        rows = self.projection.rows(self.core.tail, activations).double().numpy()
+        self.quantiser = Quantiser.fit(rows, self.bits, bias=self.projection.bias)
+        if self.mu is None:
+            self.mu = self._choose_mu(self.rows(activations, labels), labels)
+        self.statistics = self._empty()
+
+    def _choose_mu(self, rows: Rows, labels: Tensor, folds: int = 5) -> float:
+        """The μ of the grid with the best ``folds``-fold accuracy on core data; ties take the larger."""
+        position = _folds(labels.numpy(), folds)
+        if len(np.unique(position)) < 2:
+            return 1e-3
+        q, t = self._real(rows.features), self._real_targets(rows.targets)
+        logits = self._core_targets(labels) - t  # the core's logits, as quantised
+        right = np.zeros(len(MU_GRID))
+        for fold in np.unique(position):
+            train, test = position != fold, position == fold
+            kernel, across = q[train] @ q[train].T, q[test] @ q[train].T
+            n = int(train.sum())
+            for i, mu in enumerate(MU_GRID):
+                dual = np.linalg.solve(kernel + n * mu * np.eye(n), t[train])
+                scores = logits[test] + across @ dual
+                right[i] += (scores.argmax(1) == labels.numpy()[test]).sum()
+        return MU_GRID[int(np.flatnonzero(right == right.max())[-1])]
+
+    def _core_targets(self, labels: Tensor) -> np.ndarray:
+        return one_hot(labels, len(self.core.classes), self.target_scale).numpy()
+
+    @property
+    def target_quantiser(self) -> Quantiser:
+        """±8 target scales on 16 bits: a step of about 0.001 for targets of 5."""
+        return Quantiser.uniform(len(self.core.classes), 8 * self.target_scale, 16)
+
+    def _require_calibrated(self) -> tuple[Projection, Quantiser, Statistics]:
+        if self.projection is None or self.quantiser is None or self.statistics is None:
+            raise EffaceError(
+                "the compact user part has no bases and scales yet.",
+                "fit the core on core records first, or pass calibration=records to fit().",
+            )
+        return self.projection, self.quantiser, self.statistics
+
+    def _empty(self) -> Statistics:
+        assert self.projection is not None
+        size = self.projection.num_features
+        return Statistics(size, len(self.core.classes), bits=self.bits)
+
+    # --- rows, statistics, weights ----------------------------------------------------------------
+
+    def rows(self, activations: Activations, labels: Tensor) -> Rows:
+        """Quantised ψ and residuals y − f_core of some samples: one forward and one backward each."""
+        assert self.projection is not None
+        assert self.quantiser is not None
+        psi = self.projection.rows(self.core.tail, activations).double().numpy()
+        features, saturated = self.quantiser.quantise(psi)
+        logits = self.core.logits_of(activations).double().numpy()
+        targets, out = self.target_quantiser.quantise(self._core_targets(labels) - logits)
+        return Rows(features, targets, int(saturated) + int(out))
+
+    def fit(
+        self, activations: Activations, labels: Tensor, progress: Progress | None = None
+    ) -> Solution:
+        """Statistics of all samples, then one solve."""
+        self._require_calibrated()
+        self.statistics = self._empty()
+        rows = self.rows(activations, labels)
+        self.num_saturated = rows.num_saturated
+        return self.add(rows)
+
+    def add(self, rows: Rows) -> Solution:
+        """Take samples in, and solve."""
+        statistics = self._require_calibrated()[2]
+        statistics.add(rows.features, rows.targets)
+        return self.solve()
+
+    def remove(self, rows: Rows) -> Solution:
+        """Take samples out, exactly, and solve: the cost does not depend on how many remain."""
+        statistics = self._require_calibrated()[2]
+        statistics.remove(rows.features, rows.targets)
+        return self.solve()
+
+    def solve(self) -> Solution:
+        _, quantiser, statistics = self._require_calibrated()
+        assert self.mu is not None
+        result: RidgeSolution = solve(
+            statistics,
+            self.mu,
+            scale=quantiser.scale,
+            target_scale=self.target_quantiser.scale,
+        ).checked()
+        self.theta = result.theta
+        value = torch.from_numpy(result.theta.copy())
+        return Solution(value, Status.CONVERGED, result.relative_residual, 1.0)
+
+    def logits(self, activations: Activations) -> Tensor:
+        """f_core + Θᵀψ, ψ quantised as in training; with Θ = 0 the core's logits bit for bit."""
+        core = self.core.logits_of(activations)
+        if self.theta is None or not self.theta.any():
+            return core
+        projection, quantiser, _ = self._require_calibrated()
+        psi = projection.rows(self.core.tail, activations).double().numpy()
+        features, _ = quantiser.quantise(psi)
+        return core + torch.from_numpy(self._real(features) @ self.theta).float()
+
+    def reset(self) -> None:
+        """Forget everything: no statistics, Θ = 0."""
+        if self.projection is not None:
+            self.statistics = self._empty()
+        self.theta = None
+
+    def _real(self, features: np.ndarray) -> np.ndarray:
+        assert self.quantiser is not None
+        return features.astype(np.float64) * self.quantiser.scale
+
+    def _real_targets(self, targets: np.ndarray) -> np.ndarray:
+        return targets.astype(np.float64) * self.target_quantiser.scale
+
+    @property
+    def statistics_digest(self) -> str:
+        return self._require_calibrated()[2].digest()
+
+    @property
+    def weights_digest(self) -> str:
+        theta = np.zeros(0) if self.theta is None else self.theta
+        return hashlib.sha256(np.ascontiguousarray(theta, dtype="<f8").tobytes()).hexdigest()
+
+    # --- files ------------------------------------------------------------------------------------
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        projection = self.projection
+        return {
+            "kind": self.kind,
+            "features": self.num_wanted,
+            "bits": self.bits,
+            "mu": self.mu,
+            "target_scale": self.target_scale,
+            "bases": self.bases,
+            "seed": self.seed,
+            "layers": list(projection.names) if projection is not None else None,
+        }
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """What predictions need: bases, scales and Θ. The statistics are kept by the workspace."""
+        if self.projection is None or self.quantiser is None:
+            return {}
+        tensors = {f"projection.{k}": v for k, v in self.projection.to_tensors().items()}
+        for key, array in self.quantiser.to_arrays().items():
+            tensors[f"quantiser.{key}"] = torch.from_numpy(np.array(array))
+        if self.theta is not None:
+            tensors["theta"] = torch.from_numpy(np.array(self.theta))
+        return tensors
+
+    def load_tensors(self, tensors: dict[str, Tensor], layers: list[str] | None = None) -> None:
+        if not tensors:
+            return
+        part = lambda p: {k[len(p) :]: v for k, v in tensors.items() if k.startswith(p)}  # noqa: E731
+        names, pooled = tuple(layers or ()), self.core.tail.head.in_features
+        self.projection = Projection.from_tensors(part("projection."), names, pooled)
+        arrays = {k: v.numpy() for k, v in part("quantiser.").items()}
+        self.quantiser = Quantiser.from_arrays(arrays)
+        self.theta = tensors["theta"].numpy() if "theta" in tensors else None
+        self.statistics = self._empty()
+
+
+def _folds(labels: np.ndarray, folds: int) -> np.ndarray:
+    """A fold for each sample, the classes spread evenly: the i-th sample of a class goes to i mod f."""
+    position = np.zeros(len(labels), dtype=np.int64)
+    for label in np.unique(labels):
+        members = np.flatnonzero(labels == label)
+        position[members] = np.arange(len(members)) % folds
+    return position

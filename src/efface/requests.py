@@ -1,0 +1,110 @@
+"""Requests to forget: whom or what, checked against the records before anything is touched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from efface.errors import RequestError
+from efface.records import Records
+
+
+class RequestKind(StrEnum):
+    IDS = "ids"
+    OWNER = "owner"
+    COHORT = "cohort"
+    LABEL = "label"
+    EVERYTHING = "everything"
+
+
+@dataclass(frozen=True)
+class Request:
+    """Forget these ids, this owner's, cohort's or class's records, or everything."""
+
+    kind: RequestKind
+    values: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        ids: str | Iterable[str] | None = None,
+        owner: str | None = None,
+        cohort: str | None = None,
+        label: str | None = None,
+        everything: bool = False,
+    ) -> Request:
+        """Exactly one of the arguments."""
+        given: dict[RequestKind, Any] = {
+            RequestKind.IDS: ids,
+            RequestKind.OWNER: owner,
+            RequestKind.COHORT: cohort,
+            RequestKind.LABEL: label,
+            RequestKind.EVERYTHING: everything or None,
+        }
+        chosen = [(kind, value) for kind, value in given.items() if value is not None]
+        if len(chosen) != 1:
+            raise RequestError(
+                f"a request names exactly one of ids, owner, cohort, label or everything, "
+                f"this one has {len(chosen)}.",
+                "split it into several requests.",
+            )
+        kind, value = chosen[0]
+        if kind is RequestKind.EVERYTHING:
+            return cls(kind)
+        values = (value,) if isinstance(value, str) else tuple(dict.fromkeys(value))
+        if not values:
+            raise RequestError("the request names no record.", "give at least one id.")
+        return cls(kind, values)
+
+    def positions(
+        self,
+        records: Records,
+        *,
+        core: Iterable[str] = (),
+        forgotten: Mapping[str, str] | None = None,
+    ) -> np.ndarray:
+        """Where the requested records are among the user ``records``; errors name what is wrong.
+
+        ``core`` are ids that cannot be forgotten; ``forgotten`` maps earlier forgotten ids to when.
+        """
+        if self.kind is RequestKind.EVERYTHING:
+            if len(records) == 0:
+                raise RequestError("there is nothing left to forget.", "no request is needed.")
+            return np.arange(len(records))
+        if self.kind is RequestKind.IDS:
+            self._check_ids(set(records.ids), set(core), forgotten or {})
+        attribute = "id" if self.kind is RequestKind.IDS else self.kind.value
+        found = np.array([getattr(r, attribute) in self.values for r in records], dtype=bool)
+        if not found.any():
+            raise RequestError(
+                f"no user record has {attribute} {', '.join(map(repr, self.values))}.",
+                "check the spelling; core records are not forgettable.",
+            )
+        return found.nonzero()[0]
+
+    def _check_ids(self, known: set[str], core: set[str], forgotten: Mapping[str, str]) -> None:
+        for value in self.values:
+            if value in core:
+                raise RequestError(
+                    f"{value!r} is a core record; core data is not forgettable.",
+                    "train a new core without it.",
+                )
+            if value in forgotten:
+                raise RequestError(
+                    f"{value!r} was forgotten already ({forgotten[value]}).",
+                    "nothing is left to do.",
+                )
+            if value not in known:
+                raise RequestError(f"no user record has id {value!r}.", "check the spelling.")
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": str(self.kind), "values": list(self.values)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Request:
+        return cls(RequestKind(values["kind"]), tuple(values["values"]))

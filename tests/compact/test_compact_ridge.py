@@ -1,0 +1,249 @@
+"""The ridge solution is that of the explicit rows, and a function of the statistics alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.linear_model import Ridge
+from threadpoolctl import threadpool_info
+
+from efface.compact import ridge
+from efface.compact.quantiser import Quantiser
+from efface.compact.ridge import RidgeStatus, solve, solve_path
+from efface.compact.statistics import Statistics
+from efface.errors import EffaceError
+
+Arrays = tuple[np.ndarray, np.ndarray]
+
+
+def random_rows(n: int, k: int, c: int, seed: int = 0) -> Arrays:
+    rng = np.random.default_rng(seed)
+    rows = rng.integers(-127, 127, (n, k), endpoint=True, dtype=np.int8)
+    return rows, rng.integers(-3000, 3000, (n, c), endpoint=True, dtype=np.int16)
+
+
+def fitted(rows: np.ndarray, targets: np.ndarray, **options: int) -> Statistics:
+    statistics = Statistics(rows.shape[1], targets.shape[1], **options)
+    statistics.add(rows, targets)
+    return statistics
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    n=st.integers(1, 30),
+    k=st.integers(1, 12),
+    c=st.integers(1, 3),
+    mu=st.sampled_from([1e-2, 0.3, 10.0]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_equals_the_dense_solve_on_the_explicit_rows(
+    n: int, k: int, c: int, mu: float, seed: int
+) -> None:
+    rows, targets = random_rows(n, k, c, seed)
+    scale = 2.0 ** np.random.default_rng(seed).integers(-8, 0, k)
+    solution = solve(fitted(rows, targets), mu, scale=scale, target_scale=2.0**-9)
+    features, residuals = rows * scale, targets * 2.0**-9
+    left = features.T @ features / n + mu * np.eye(k)
+    right = features.T @ residuals / n
+    # Both are backward stable: they differ by no more than the condition number (< 1e8) allows.
+    np.testing.assert_allclose(solution.theta, np.linalg.solve(left, right), rtol=1e-7, atol=1e-9)
+    again = np.linalg.norm(left @ solution.theta - right)
+    assert solution.residual_norm == pytest.approx(again, abs=1e-13 * np.linalg.norm(left))
+    assert solution.status is RidgeStatus.SOLVED
+    assert (solution.mu, solution.num_rows) == (mu, n)
+
+
+@pytest.mark.parametrize("strip", [7, 512])
+def test_several_strips_equal_one(strip: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, targets = random_rows(50, 40, 2)
+    whole = solve(fitted(rows, targets), 0.5, scale=0.01)
+    monkeypatch.setattr("efface.compact.statistics.STRIP", strip)
+    np.testing.assert_allclose(
+        solve(fitted(rows, targets), 0.5, scale=0.01).theta, whole.theta, rtol=1e-10
+    )
+
+
+@pytest.mark.parametrize("mu", [1e-3, 1.0])
+def test_equals_scikit_learn(mu: float) -> None:
+    rows, targets = random_rows(80, 20, 3)
+    features, residuals = rows * 2.0**-6, targets * 2.0**-8
+    solution = solve(fitted(rows, targets), mu, scale=2.0**-6, target_scale=2.0**-8)
+    theirs = Ridge(alpha=80 * mu, fit_intercept=False, solver="cholesky").fit(features, residuals)
+    np.testing.assert_allclose(solution.theta, theirs.coef_.T, rtol=1e-8)
+
+
+def test_an_unpenalised_bias_is_scikit_learns_intercept() -> None:
+    rows, targets = random_rows(80, 20, 3)
+    rows[:, 4] = 1
+    scale = np.full(20, 2.0**-6)
+    scale[4] = 1.0
+    solution = solve(fitted(rows, targets), 0.7, scale=scale, unpenalised=4)
+    others = np.delete(np.arange(20), 4)
+    theirs = Ridge(alpha=80 * 0.7).fit(rows[:, others] * 2.0**-6, targets)
+    np.testing.assert_allclose(solution.theta[others], theirs.coef_.T, rtol=1e-8)
+    np.testing.assert_allclose(solution.theta[4], theirs.intercept_, rtol=1e-8)
+    penalised = solve(fitted(rows, targets), 0.7, scale=scale)
+    assert np.abs(penalised.theta[4]).sum() < np.abs(solution.theta[4]).sum()
+
+
+def test_from_floats_to_weights_and_back() -> None:
+    """Quantise, sum, solve: near the solution for the floats themselves."""
+    rng = np.random.default_rng(3)
+    features = np.column_stack([rng.normal(size=(200, 6)) @ rng.normal(size=(6, 6)), np.ones(200)])
+    targets = features @ rng.normal(size=(7, 2)) + 0.1 * rng.normal(size=(200, 2))
+    psi = Quantiser.fit(features, 16, bias=6)
+    out = Quantiser.uniform(2, np.abs(targets).max(), 16)
+    (rows, lost), (residuals, clipped) = psi.quantise(features), out.quantise(targets)
+    assert lost == clipped == 0
+    solution = solve(
+        fitted(rows, residuals, bits=16), 1e-3, scale=psi.scale, target_scale=out.scale
+    )
+    theirs = Ridge(alpha=0.2, fit_intercept=False).fit(features - psi.centre, targets)
+    np.testing.assert_allclose(solution.theta, theirs.coef_.T, atol=2e-3)  # 16-bit steps
+
+
+def test_forgotten_targets_times_1000_leave_no_trace_in_the_weights() -> None:
+    rows, targets = random_rows(60, 30, 2)
+    targets //= 1000
+    loud = targets.copy()
+    loud[:7] *= 1000
+    statistics = fitted(rows, loud)
+    before = solve(statistics, 0.1)
+    statistics.remove(rows[:7], loud[:7])
+    after, retrained = solve(statistics, 0.1), solve(fitted(rows[7:], targets[7:]), 0.1)
+    assert np.linalg.norm(before.theta - retrained.theta) > np.linalg.norm(retrained.theta)
+    assert after.theta.tobytes() == retrained.theta.tobytes()
+    assert after.residual_norm == retrained.residual_norm
+
+
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_equal_statistics_give_bit_equal_weights_whatever_their_history(num_threads: int) -> None:
+    rows, targets = random_rows(400, 700, 3)  # two strips, and blocks enough for two threads
+    direct = fitted(rows[100:], targets[100:])
+    roundabout = Statistics(700, 3, limbs=2)
+    order = np.random.default_rng(1).permutation(400)
+    for batch in np.array_split(order, 7):
+        roundabout.add(rows[batch], targets[batch])
+    roundabout.remove(rows[:100], targets[:100])
+    loaded = Statistics.from_arrays(roundabout.to_arrays())
+    weights = [
+        solve(s, 0.05, num_threads=num_threads).theta.tobytes()
+        for s in (direct, direct, roundabout, loaded)
+    ]
+    assert len(set(weights)) == 1
+
+
+def test_thread_counts_agree_and_are_put_back() -> None:
+    rows, targets = random_rows(400, 700, 3)
+    statistics = fitted(rows, targets)
+    before = [pool["num_threads"] for pool in threadpool_info()]
+    one, two = (solve(statistics, 10.0, num_threads=count) for count in (1, 2))
+    np.testing.assert_allclose(one.theta, two.theta, rtol=1e-8, atol=1e-12)
+    assert [pool["num_threads"] for pool in threadpool_info()] == before
+
+
+def test_the_path_is_solve_for_each_mu() -> None:
+    statistics = fitted(*random_rows(50, 40, 2))
+    mus = [1e-3, 1.0, 1e-3, 50.0]
+    path = solve_path(statistics, mus, scale=0.5, unpenalised=0)
+    assert [solution.mu for solution in path] == mus
+    for solution in path:
+        alone = solve(statistics, solution.mu, scale=0.5, unpenalised=0)
+        assert solution.theta.tobytes() == alone.theta.tobytes()
+        assert solution.relative_residual == alone.relative_residual
+    assert np.linalg.norm(path[1].theta) > np.linalg.norm(path[3].theta)
+
+
+def test_no_rows_give_zero_weights() -> None:
+    solution = solve(Statistics(5, 2), 0.1).checked()
+    assert solution.status is RidgeStatus.EMPTY
+    np.testing.assert_array_equal(solution.theta, np.zeros((5, 2)))
+    assert solution.residual_norm == solution.relative_residual == 0.0
+
+
+def test_zero_targets_give_zero_weights() -> None:
+    rows, targets = random_rows(9, 5, 2)
+    solution = solve(fitted(rows, 0 * targets), 0.1)
+    assert not solution.theta.any()
+    assert solution.status is RidgeStatus.SOLVED
+
+
+def test_a_singular_system_is_reported_not_returned() -> None:
+    rows, targets = random_rows(9, 5, 2)
+    rows[:, 3] = 0
+    solution = solve(fitted(rows, targets), 0.0)
+    assert solution.status is RidgeStatus.NOT_POSITIVE_DEFINITE
+    assert not solution.ok
+    assert np.isnan(solution.theta).all()
+    with pytest.raises(EffaceError, match="larger mu"):
+        solution.checked()
+    assert solve(fitted(rows, targets), 1e-6).checked().ok
+
+
+def test_a_residual_above_the_tolerance_is_reported() -> None:
+    statistics = fitted(*random_rows(90, 50, 2))
+    solution = solve(statistics, 0.1, tolerance=1e-30)
+    assert solution.status is RidgeStatus.INACCURATE
+    assert 0 < solution.relative_residual < 1e-12
+    with pytest.raises(EffaceError, match="residual"):
+        solution.checked()
+
+
+def test_an_ill_conditioned_system_is_solved_to_rounding() -> None:
+    rows, targets = random_rows(300, 60, 2)
+    scale = 2.0 ** np.linspace(-20, 6, 60).round()
+    solution = solve(fitted(rows, targets), 1e-9, scale=scale)
+    assert solution.relative_residual < 1e-14
+
+
+def test_one_refinement_squares_the_error_of_a_poor_factor(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = ridge.dpotrf
+
+    def poor(matrix: np.ndarray, **options: int) -> tuple[np.ndarray, int]:
+        factor, failed = real(matrix, **options)
+        return factor * (1 + 1e-6), failed  # solves are off by 2e-6, then by (2e-6)²
+
+    monkeypatch.setattr(ridge, "dpotrf", poor)
+    solution = solve(fitted(*random_rows(50, 40, 2)), 0.1)
+    assert 1e-12 < solution.relative_residual < 1e-11
+
+
+def test_the_statistics_are_left_as_they_were_and_weights_are_read_only() -> None:
+    statistics = fitted(*random_rows(50, 40, 2))
+    before = statistics.digest()
+    solution = solve(statistics, 0.1, scale=0.5)
+    assert statistics.digest() == before
+    with pytest.raises(ValueError, match="read-only"):
+        solution.theta[0, 0] = 1.0
+
+
+def test_the_factor_is_made_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At k = 14,000 a copy of the matrix would be 1.6 GB."""
+    shared = []
+    real = ridge.dpotrf
+
+    def watching(matrix: np.ndarray, **options: int) -> tuple[np.ndarray, int]:
+        factor, failed = real(matrix, **options)
+        shared.append(np.shares_memory(matrix, factor))
+        return factor, failed
+
+    monkeypatch.setattr(ridge, "dpotrf", watching)
+    solve(fitted(*random_rows(50, 40, 2)), 0.1)
+    assert shared == [True]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mu": -1.0},
+        {"mu": float("nan")},
+        {"mu": 1.0, "scale": np.ones(4)},
+        {"mu": 1.0, "scale": 0.0},
+        {"mu": 1.0, "target_scale": [1.0, -1.0]},
+    ],
+)
+def test_bad_arguments_are_refused(options: dict) -> None:
+    with pytest.raises(EffaceError):
+        solve(fitted(*random_rows(9, 5, 2)), **options)

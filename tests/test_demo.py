@@ -1,0 +1,82 @@
+"""The demo, run once: its numbers, its files, and that the page agrees with them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from tests.test_report import Page, is_offline
+
+from efface import demo
+from efface.config import load_config
+from efface.model import MixedLinear
+from efface.records import Records
+
+
+@dataclass(frozen=True)
+class Story:
+    out: Path
+    values: dict
+    progress: list[tuple[float, str]]
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
+    out = tmp_path_factory.mktemp("demo")
+    seen: list[tuple[float, str]] = []
+    values = demo.run(out, lambda fraction, message: seen.append((fraction, message)))
+    return Story(out, values, seen)
+
+
+def test_the_values_have_the_promised_shape(story: Story) -> None:
+    assert set(story.values["accuracy"]) == {"core", "last_layer", "user", "after", "retrained"}
+    assert isinstance(story.values["requests"], list)
+    assert Path(story.values["report"]) == story.out / "report.html"
+    json.dumps(story.values, allow_nan=False)
+
+
+def test_the_user_part_learns_more_than_the_last_layer(story: Story) -> None:
+    accuracy = story.values["accuracy"]
+    assert 0.8 < accuracy["core"] < accuracy["last_layer"] < accuracy["user"]
+    assert story.values["solution"]["status"] == "converged"
+
+
+def test_the_saved_model_has_the_accuracy_that_is_shown(story: Story) -> None:
+    model = MixedLinear.load(story.out / "model")
+    accuracy = model.accuracy(Records.digits().test)
+    # other threads may round otherwise: at most one of 359 images may change sides
+    assert abs(accuracy - story.values["accuracy"]["user"]) < 1.5 / 359
+    text = " ".join(Page((story.out / "report.html").read_text(encoding="utf-8")).text)
+    assert f"{100 * story.values['accuracy']['user']:.1f} %" in text
+    assert story.values["core_digest"] == model.core.digest
+    assert model.core.digest in text
+
+
+def test_the_report_is_one_offline_file(story: Story) -> None:
+    assert is_offline((story.out / "report.html").read_text(encoding="utf-8"))
+
+
+def test_the_files_beside_it_say_the_same(story: Story) -> None:
+    kept = json.loads((story.out / "demo.json").read_text())
+    assert kept == {"schema": demo.SCHEMA, **json.loads(json.dumps(story.values))}
+    assert load_config(story.out / "config.toml") == demo.CONFIG
+
+
+def test_progress_only_goes_forward_to_the_end(story: Story) -> None:
+    fractions = [fraction for fraction, _ in story.progress]
+    assert fractions == sorted(fractions)
+    assert fractions[-1] == 1.0
+
+
+def test_the_number_of_threads_is_given_back() -> None:
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        with demo._one_thread():
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
