@@ -74,7 +74,7 @@ class CoreConfig(_Table):
     linearize: str = Field(default="last-block", min_length=1)
     leaky_slope: float = Field(default=0.1, ge=0, lt=1)
     fold_batchnorm: bool = True
-    calibrate_to: float = Field(default=5.0, ge=0)
+    calibrate_to: float = Field(default=0.0, ge=0)
     seed: int = 0
     stages: tuple[StageConfig, ...] = ()
 
@@ -158,18 +158,31 @@ SolverConfig = Annotated[
 
 
 class UserConfig(_Table):
-    """The user part. ``replay_core`` uses core records again in its fit, as the paper does."""
+    """The user part. ``replay_core`` uses core records again in its fit, as the paper does.
 
-    kind: Literal["tangent"] = "tangent"
-    mu: float = Field(default=1e-2, gt=0)
+    ``mu`` left out: the compact part chooses it on core data, the tangent part takes 0.01. ``features``,
+    ``bits`` and ``bases`` are the compact part's, ``solver`` is the tangent part's.
+    """
+
+    kind: Literal["compact", "tangent"] = "compact"
+    mu: float | None = Field(default=None, gt=0)
     target_scale: float = Field(default=5.0, gt=0)
     replay_core: bool = True
+    features: int = Field(default=4096, ge=1)
+    bits: int = Field(default=8, ge=2, le=16)
+    bases: Literal["core", "random"] = "core"
     solver: SolverConfig = ConjugateGradientConfig()
 
     def build(self, core: Core, cache: ActivationCache | None = None) -> MixedLinear:
         from efface.model import MixedLinear
 
-        options = {"mu": self.mu, "target_scale": self.target_scale, "solver": self.solver.build()}
+        options: dict[str, Any] = {"target_scale": self.target_scale}
+        if self.mu is not None:
+            options["mu"] = self.mu
+        if self.kind == "tangent":
+            options["solver"] = self.solver.build()
+        else:
+            options |= {"features": self.features, "bits": self.bits, "bases": self.bases}
         return MixedLinear(core, self.kind, cache=cache, **options)
 
 

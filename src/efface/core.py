@@ -118,7 +118,7 @@ class Core:
         records: Records,
         stages: Sequence[Stage] | None = None,
         *,
-        calibrate_to: float | None = 5.0,
+        calibrate_to: float | None = None,
         cache: ActivationCache | None = None,
         progress: Progress | None = None,
     ) -> Core:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from efface.tangent.layers import (
     lower,
 )
 from efface.tangent.operator import TangentOperator
+from efface.tangent.scales import balanced_scales
 
 # float64 sums of a few hundred products: rounding stays near 1e-14, and 1e-10 leaves room for the
 # different order of summation without letting a wrong term through.
@@ -93,6 +95,38 @@ def test_select_by_slice_and_by_index_are_equal(name: str) -> None:
     torch.testing.assert_close(operator.jvp(by_slice, v), jacobian(name)[1:4] @ v, **CLOSE)
     shuffled = batch.select(torch.tensor([3, 0]))
     torch.testing.assert_close(operator.jvp(shuffled, v), jacobian(name)[[3, 0]] @ v, **CLOSE)
+
+
+@pytest.mark.parametrize("name", ["cnn", "resnet bottleneck", "tied weights", "vit"])
+@both_forms
+def test_scales_make_it_j_s(name: str, fast: bool) -> None:
+    plain = TangentOperator(cases.tail(name), fast=fast)
+    names = plain.layout.names
+    scales = {layer: 0.5 + i for i, layer in enumerate(names)}
+    operator = TangentOperator(cases.tail(name), fast=fast, scales=scales)
+    shapes = zip(names, plain.layout.shapes, strict=True)
+    s = plain.layout.flatten({n: torch.full(shape, scales[n]) for n, shape in shapes}).double()
+    batch = operator.prepare(cases.BY_NAME[name].inputs(), torch.float64)
+    jac = jacobian(name) * s  # J S with S diagonal
+    v, u = vector(operator.d), vector(batch.outputs.numel(), 4).view_as(batch.outputs)
+    torch.testing.assert_close(operator.jvp(batch, v), jac @ v, **CLOSE)
+    want = torch.einsum("ncd,nc->d", jac, u)
+    torch.testing.assert_close(operator.vjp(batch, u), want, **CLOSE)
+    start = vector(operator.d, 5)
+    torch.testing.assert_close(operator.vjp(batch, u, start.clone()), start + want, **CLOSE)
+
+
+def test_balanced_scales_give_every_tensor_a_kernel_of_mean_trace_one() -> None:
+    operator = TangentOperator(cases.tail("cnn"))
+    x = cases.BY_NAME["cnn"].inputs()
+    scales = balanced_scales(operator, x, probes=4000)
+    start = 0
+    for name, shape in zip(operator.layout.names, operator.layout.shapes, strict=True):
+        stop = start + math.prod(shape)
+        trace = float(jacobian("cnn")[:, :, start:stop].square().sum()) / len(x)
+        # 4,000 random probes: the relative error of a mean of squares is about √(2/4000) = 0.02.
+        assert scales[name] ** 2 * trace == pytest.approx(1, rel=0.15)
+        start = stop
 
 
 def test_vjp_adds_into_a_wider_vector() -> None:
