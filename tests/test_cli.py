@@ -32,6 +32,7 @@ calibrate_to = 0
 stages = [{ train = "all", epochs = 20, lr = 0.1 }]
 
 [user]
+kind = "tangent"
 mu = 0.1
 solver = { kind = "cg", tolerance = 0.01 }
 """

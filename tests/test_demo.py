@@ -32,10 +32,26 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
 
 
 def test_the_values_have_the_promised_shape(story: Story) -> None:
-    assert set(story.values["accuracy"]) == {"core", "last_layer", "user", "after", "retrained"}
-    assert isinstance(story.values["requests"], list)
+    promised = {"core", "last_layer", "user", "after", "retrained"}
+    assert promised <= set(story.values["accuracy"])
+    assert {"kind", "seconds", "passes", "certificate"} <= set(story.values["requests"][0])
     assert Path(story.values["report"]) == story.out / "report.html"
     json.dumps(story.values, allow_nan=False)
+
+
+def test_forgetting_ends_in_the_digest_of_a_model_never_given_the_images(story: Story) -> None:
+    digests = story.values["digests"]
+    assert digests["forgotten"] == digests["retrained"]
+    assert digests["forgotten_weights"] == digests["retrained_weights"]
+    assert story.values["accuracy"]["after"] == story.values["accuracy"]["retrained"]
+
+
+def test_every_certificate_that_was_printed_passed(story: Story) -> None:
+    kept = [r["certificate"] for r in story.values["requests"] if r["certificate"] is not None]
+    assert [c["kind"] for c in kept] == ["exact", "a-posteriori", "exact", "exact"]
+    assert all(c["passed"] for c in kept)
+    missed = [r for r in story.values["requests"] if r["certificate"] is None]
+    assert all("nothing released" in r["verdict"] and r["num_forgotten"] == 0 for r in missed)
 
 
 def test_the_user_part_learns_more_than_the_last_layer(story: Story) -> None:

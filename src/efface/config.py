@@ -98,9 +98,9 @@ class CoreConfig(_Table):
 
 class ConjugateGradientConfig(_Table):
     kind: Literal["cg"] = "cg"
-    tolerance: float = Field(default=1e-3, gt=0)
+    tolerance: float = Field(default=1e-4, gt=0)
     absolute: float | None = Field(default=None, gt=0)
-    max_passes: int = Field(default=400, ge=3)
+    max_passes: int = Field(default=500, ge=3)
     refinements: int = Field(default=8, ge=0)
 
     def build(self) -> Solver:

@@ -251,7 +251,7 @@ def _values(trained: Trained, told: Told, out: Path, seconds: float) -> dict[str
         "class_story": told.class_story,
         "owner": OWNER,
         "records": {s: len(getattr(records, s)) for s in ("core", "user", "test")},
-        "weights": model.user.operator.d,
+        "weights": model.user.num_weights,
         "mu": MU,
         "solution": {
             "status": str(solution.status),

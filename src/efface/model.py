@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from efface import files
@@ -30,11 +31,13 @@ from efface.forgetting import (
 from efface.records import Records
 from efface.requests import Request
 from efface.tangent.sgd import Progress
-from efface.tangent.solution import Solution
+from efface.tangent.solution import Solution, Status
 from efface.tangent.user import TangentUser
 from efface.training_set import TrainingSet
 
 SCHEMA = "efface.model/1"
+CURRENT = "CURRENT"  # in a workspace: the file that names the published release
+CURRENT_SCHEMA = "efface.current/1"
 
 
 class MixedLinear:
@@ -192,6 +195,98 @@ class MixedLinear:
             self.shifts = (*self.shifts, outcome.certificate.shift_bound)
         self.data, self.solution = data.without(positions), outcome.solution
 
+    # --- more records -----------------------------------------------------------------------------
+
+    def add(
+        self,
+        records: Records,
+        *,
+        guarantee: Guarantee | None = None,
+        test_seed: bytes | None = None,
+        progress: Progress | None = None,
+    ) -> Certificate | None:
+        """Take more user records in. On any error the model is as it was."""
+        part = self.stage(records, progress=progress)
+        return self.absorb(part, guarantee=guarantee, test_seed=test_seed, progress=progress)
+
+    def stage(self, records: Records, *, progress: Progress | None = None) -> TrainingSet:
+        """What training needs of these records: quantised rows (compact) or activations (tangent)."""
+        labels = self.core.labels(records)
+        activations = self.core.activations(records, self.cache, progress=progress)
+        part = TrainingSet(records, None, labels)
+        if isinstance(self.user, CompactUser):
+            return replace(part, rows=self.user.rows(activations, labels))
+        return replace(part, activations=activations)
+
+    def absorb(
+        self,
+        part: TrainingSet,
+        *,
+        guarantee: Guarantee | None = None,
+        test_seed: bytes | None = None,
+        progress: Progress | None = None,
+    ) -> Certificate | None:
+        """Take staged records in.
+
+        Compact: add their integers and solve; the certificate is that of a model fitted on all at once.
+        Tangent: solve again from the present state. Once a release had to hide something, so has every
+        later one: then the solve goes as far as the guarantee asks, noise is added, and the certificate
+        says so. Before the first request there is nothing to hide and no certificate.
+        """
+        data = require_model_data(self.data)
+        if isinstance(self.user, CompactUser):
+            return self._absorb_rows(data, part)
+        data = data.plus(part, self._joined(data, part))
+        if not self.shifts:
+            assert data.activations is not None
+            problem = self.user.problem(data.activations, data.labels)
+            solution = self.user.solver.solve(problem, self.user.state, progress=progress)
+            if solution.status is Status.DIVERGED:
+                raise EffaceError("the solver diverged; nothing was changed.", solution.advice)
+            self.user.state = self.user.weights = solution.value
+            self.data, self.solution = data, solution
+            return None
+        nobody = np.zeros(0, dtype=np.int64)
+        outcome = forget_tangent(
+            self.user,
+            data,
+            nobody,
+            guarantee or self.guarantee or self.plan(),
+            earlier_shifts=self.shifts,
+            test_seed=test_seed,
+            progress=progress,
+        )
+        self._take_over(outcome, data, nobody)
+        return outcome.certificate
+
+    def _absorb_rows(self, data: TrainingSet, part: TrainingSet) -> Certificate:
+        assert part.rows is not None
+        data = data.plus(part)
+        if len(data.records) == len(part.records):
+            # After everything was forgotten Θ is 0, replayed records and all: begin as fit() does.
+            self.user.reset()
+            assert data.rows is not None
+            solution = self.user.add(data.rows)
+        else:
+            solution = self.user.add(part.rows)
+        self.data, self.solution = data, solution
+        digests = (self.user.statistics_digest, self.user.weights_digest)
+        return ExactCertificate(*digests, len(data), 0, solution.residual_norm)
+
+    def _joined(self, data: TrainingSet, part: TrainingSet) -> Activations:
+        """The activations of both, in the order of ``TrainingSet.plus``."""
+        if self.cache is not None:
+            replay = () if data.replay is None else data.replay.digests
+            return self.cache.rows((*data.records.digests, *part.records.digests, *replay))
+        new = part.activations
+        assert new is not None
+        if data.activations is None:
+            return new
+        at, old = len(data.records), data.activations
+        return torch.cat([old[slice(0, at)], new[slice(0, len(new))], old[slice(at, len(old))]])
+
+    # --- predictions ------------------------------------------------------------------------------
+
     def logits(self, records: Records) -> Tensor:
         return self.logits_of(self.core.activations(records, self.cache))
 
@@ -216,6 +311,10 @@ class MixedLinear:
         """Core, user weights and settings; safetensors and JSON only. No training data is saved."""
         directory = Path(directory)
         self.core.save(directory)
+        self.save_user(directory)
+
+    def save_user(self, directory: Path) -> None:
+        """User weights and settings alone: what changes from one release to the next."""
         files.write_tensors(directory / "user.safetensors", self.user.tensors)
         values = {
             "schema": SCHEMA,
@@ -237,10 +336,26 @@ class MixedLinear:
         module: nn.Module | None = None,
         cache: ActivationCache | None = None,
     ) -> MixedLinear:
-        """Read a saved model; predictions are bit-equal to those before saving."""
+        """Read a saved model, or what a workspace has published; its predictions are bit-equal.
+
+        In a workspace no lock is needed: the release is the old one or the new one, never a mixture.
+        """
         directory = Path(directory)
+        while True:
+            release = current_release(directory)
+            try:
+                return cls._load(directory, release or directory, module, cache)
+            except (FormatError, FileNotFoundError):
+                # A request may have published another release, and deleted this one, in the meantime.
+                if current_release(directory) == release:
+                    raise
+
+    @classmethod
+    def _load(
+        cls, root: Path, directory: Path, module: nn.Module | None, cache: ActivationCache | None
+    ) -> MixedLinear:
         values = files.read_json(directory / "model.json", SCHEMA)
-        core = Core.load(directory, module)
+        core = Core.load(root, module)
         if core.digest != values["core_digest"]:
             raise FormatError(
                 f"{directory.name}: the user weights belong to another core.",
@@ -263,6 +378,14 @@ class MixedLinear:
 
     def __repr__(self) -> str:
         return f"MixedLinear({self.core!r}, user={self.user.kind!r})"
+
+
+def current_release(directory: Path) -> Path | None:
+    """The folder of the published release if ``directory`` is a workspace, else None."""
+    if not (directory / CURRENT).is_file():
+        return None
+    values = files.read_json(directory / CURRENT, CURRENT_SCHEMA)
+    return directory / "releases" / str(values["release"])
 
 
 USER_PARTS: dict[str, Any] = {"compact": CompactUser, "tangent": TangentUser}

@@ -25,7 +25,7 @@ from efface.tangent.sgd import Progress
 from efface.tangent.solution import Solution, Status
 from efface.targets import one_hot
 
-MU_GRID = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
+RIDGES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.6, 1.0, 3.0, 10.0)
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,9 @@ class CompactUser:
     Args:
         features: about how many features k (the pooled ones come first; the rest is shared by layers).
         bits: width of the quantised features, 2 to 16; targets always have 16.
-        mu: the ridge; None chooses it by cross-validation on the calibration samples (core data).
+        mu: the ridge μ of (G/n + μI) Θ = B/n. None chooses a total ridge λ = n μ instead, by
+            cross-validation on the calibration samples (core data): the best λ depends far less on n
+            than the best μ, and core data are few.
         target_scale: targets are one-hot times this, minus the core's logits.
         bases: "core" (leading directions of core data) or "random" (seeded).
     """
@@ -66,9 +68,11 @@ class CompactUser:
         target_scale: float = 5.0,
         bases: str = "core",
         seed: int = 0,
+        total_ridge: float | None = None,
     ) -> None:
         self.core, self.num_wanted, self.bits, self.mu = core, features, bits, mu
         self.target_scale, self.bases, self.seed = target_scale, bases, seed
+        self.total_ridge = total_ridge
         self.projection: Projection | None = None
         self.quantiser: Quantiser | None = None
         self.statistics: Statistics | None = None
@@ -84,27 +88,26 @@ class CompactUser:
         )
         rows = self.projection.rows(self.core.tail, activations).double().numpy()
         self.quantiser = Quantiser.fit(rows, self.bits, bias=self.projection.bias)
-        if self.mu is None:
-            self.mu = self._choose_mu(self.rows(activations, labels), labels)
+        if self.mu is None and self.total_ridge is None:
+            self.total_ridge = self._choose_ridge(self.rows(activations, labels), labels)
         self.statistics = self._empty()
 
-    def _choose_mu(self, rows: Rows, labels: Tensor, folds: int = 5) -> float:
-        """The μ of the grid with the best ``folds``-fold accuracy on core data; ties take the larger."""
+    def _choose_ridge(self, rows: Rows, labels: Tensor, folds: int = 5) -> float:
+        """The λ of the grid with the best ``folds``-fold accuracy on core data; ties take the larger."""
         position = _folds(labels.numpy(), folds)
         if len(np.unique(position)) < 2:
-            return 1e-3
+            return RIDGES[len(RIDGES) // 2]
         q, t = self._real(rows.features), self._real_targets(rows.targets)
         logits = self._core_targets(labels) - t  # the core's logits, as quantised
-        right = np.zeros(len(MU_GRID))
+        right = np.zeros(len(RIDGES))
         for fold in np.unique(position):
             train, test = position != fold, position == fold
             kernel, across = q[train] @ q[train].T, q[test] @ q[train].T
-            n = int(train.sum())
-            for i, mu in enumerate(MU_GRID):
-                dual = np.linalg.solve(kernel + n * mu * np.eye(n), t[train])
+            for i, ridge in enumerate(RIDGES):
+                dual = np.linalg.solve(kernel + ridge * np.eye(len(kernel)), t[train])
                 scores = logits[test] + across @ dual
                 right[i] += (scores.argmax(1) == labels.numpy()[test]).sum()
-        return MU_GRID[int(np.flatnonzero(right == right.max())[-1])]
+        return RIDGES[int(np.flatnonzero(right == right.max())[-1])]
 
     def _core_targets(self, labels: Tensor) -> np.ndarray:
         return one_hot(labels, len(self.core.classes), self.target_scale).numpy()
@@ -163,16 +166,23 @@ class CompactUser:
 
     def solve(self) -> Solution:
         _, quantiser, statistics = self._require_calibrated()
-        assert self.mu is not None
         result: RidgeSolution = solve(
             statistics,
-            self.mu,
+            self.ridge_mu,
             scale=quantiser.scale,
             target_scale=self.target_quantiser.scale,
         ).checked()
         self.theta = result.theta
         value = torch.from_numpy(result.theta.copy())
         return Solution(value, Status.CONVERGED, result.relative_residual, 1.0)
+
+    @property
+    def ridge_mu(self) -> float:
+        """μ as given, or λ/n for the rows there are now."""
+        if self.mu is not None:
+            return self.mu
+        assert self.total_ridge is not None
+        return self.total_ridge / max(self._require_calibrated()[2].num_rows, 1)
 
     def logits(self, activations: Activations) -> Tensor:
         """f_core + Θᵀψ, ψ quantised as in training; with Θ = 0 the core's logits bit for bit."""
@@ -198,6 +208,11 @@ class CompactUser:
         return targets.astype(np.float64) * self.target_quantiser.scale
 
     @property
+    def num_weights(self) -> int:
+        size = 0 if self.projection is None else self.projection.num_features
+        return size * len(self.core.classes)
+
+    @property
     def statistics_digest(self) -> str:
         return self._require_calibrated()[2].digest()
 
@@ -216,6 +231,7 @@ class CompactUser:
             "features": self.num_wanted,
             "bits": self.bits,
             "mu": self.mu,
+            "total_ridge": self.total_ridge,
             "target_scale": self.target_scale,
             "bases": self.bases,
             "seed": self.seed,

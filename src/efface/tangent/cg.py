@@ -24,9 +24,9 @@ class ConjugateGradient:
     stops short says so in its status.
     """
 
-    tolerance: float = 1e-3
+    tolerance: float = 1e-4
     absolute: float | None = None
-    max_passes: int = 200
+    max_passes: int = 500
     refinements: int = 8
     preconditioner: Preconditioner = Identity()  # noqa: RUF009 - frozen and stateless
 

@@ -71,6 +71,10 @@ class TangentUser:
             "fast": self.fast,
         }
 
+    @property
+    def num_weights(self) -> int:
+        return self.operator.d
+
     def problem(self, activations: Activations, labels: Tensor, **options: object) -> RidgeProblem:
         """The ridge problem of these samples around the core."""
         targets = one_hot(labels, len(self.core.classes), self.target_scale)
@@ -113,4 +117,4 @@ class TangentUser:
                 f"the user weights in the file are not the {self.operator.d} of this model.",
                 "restore user.safetensors from the save that core.safetensors comes from.",
             )
-        self.weights = weights.double()
+        self.state = self.weights = weights.double()
