@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
-from torch.func import functional_call, jacrev
+from torch.func import functional_call, grad, jacrev
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 
@@ -99,3 +99,25 @@ def ridge_solution(f: Tensor, jac: Tensor, y: Tensor, mu: float) -> Tensor:
     """argmin of :func:`ridge_loss`, by a dense solve."""
     zero = torch.zeros(jac.shape[2], dtype=jac.dtype)
     return torch.linalg.solve(ridge_hessian(jac, mu), -ridge_gradient(f, jac, y, mu, zero))
+
+
+# --- compact features: one sample and one layer at a time -----------------------------------------
+
+
+def feature_gradients(tail: nn.Module, name: str, x: Tensor) -> Tensor:
+    """∂(1ᵀh(x_i))/∂W of the layer ``name``, h the tail's pooled features: (n, outputs, width)."""
+    weight = tail.get_parameter(f"{name}.weight").detach()
+
+    class Features(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tail = tail
+
+        def forward(self, xi: Tensor) -> Tensor:
+            return self.tail.features(xi[None].clone()).sum()
+
+    def total(w: Tensor, xi: Tensor) -> Tensor:
+        with sdpa_kernel(SDPBackend.MATH):
+            return functional_call(Features(), {f"tail.{name}.weight": w}, (xi,))
+
+    return torch.stack([grad(total)(weight, xi).flatten(1) for xi in x])

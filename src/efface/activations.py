@@ -163,6 +163,10 @@ class ActivationCache:
         size = self._capacity * int(np.prod(self.shape)) * self.dtype.itemsize
         with self._rows_path.open("ab") as file:
             file.truncate(size)
+            # Rows are written through a memory map, where a full disk would be a fatal signal: claim
+            # the place now, so that it is an error.
+            if size and hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, size)
         taken, self._free = self._free[:count], self._free[count:]
         return taken
 

@@ -37,10 +37,10 @@ class Guarantee:
     @classmethod
     def plan(cls, epsilon: float, delta: float, sigma: float, d: int) -> Guarantee:
         """σ is the caller's (from core data: see ``sigma_for``), the grid is as fine as it needs be."""
-        if not (epsilon > 0 and 0 < delta < 1 and sigma > 0):
+        if not (0 < epsilon < math.inf and 0 < delta < 1 and 0 < sigma < math.inf):
             raise EffaceError(
                 f"no guarantee with epsilon {epsilon}, delta {delta}, sigma {sigma}.",
-                "all are positive and delta is below 1.",
+                "all are positive and finite, and delta is below 1.",
             )
         return cls(epsilon, delta, sigma, noise.grid_for(sigma, d))
 
@@ -124,7 +124,7 @@ class ShiftCertificate:
     def private(self) -> dict[str, Any]:
         m = self.shift_bound
         return {
-            **{k: v for k, v in asdict(self).items() if k not in ("earlier_shifts",)},
+            **asdict(self),
             "distance_bound": self.distance_bound,
             "shift_bound": m,
             "information_bound_nats": bounds.information_bound(m),

@@ -21,14 +21,17 @@ class LastLayer:
 
         The Hessian is (HᵀH/n + μI) ⊗ I_c: all classes share one factorisation.
         """
-        h = with_ones(features)
-        n = len(h)
-        gram = h.T @ h / n + mu * torch.eye(h.shape[1], dtype=h.dtype)
-        rhs = h.T @ targets.double() / n
-        return cls(torch.cholesky_solve(rhs, torch.linalg.cholesky(gram)), mu)
+        return cls(ridge(with_ones(features), targets, mu), mu)
 
     def logits(self, features: Tensor) -> Tensor:
         return with_ones(features) @ self.theta
+
+
+def ridge(rows: Tensor, targets: Tensor, mu: float) -> Tensor:
+    """(XᵀX/n + μI)⁻¹ XᵀY/n in float64, (p, c)."""
+    x, n = rows.double(), len(rows)
+    gram = x.T @ x / n + mu * torch.eye(x.shape[1], dtype=x.dtype)
+    return torch.cholesky_solve(x.T @ targets.double() / n, torch.linalg.cholesky(gram))
 
 
 def with_ones(features: Tensor) -> Tensor:

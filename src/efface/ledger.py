@@ -159,6 +159,7 @@ class Journal:
         restored: Iterable[str] = (),
     ) -> None:
         """Add a line and wait until it is on disk; if that fails the journal is as it was."""
+        self.repair()
         lines = self._lines()
         values = {
             "number": number,

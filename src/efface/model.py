@@ -99,6 +99,8 @@ class MixedLinear:
         activations = self.core.activations(everything, self.cache, progress=progress)
         if isinstance(self.user, CompactUser):
             self.user.reset()
+            if self.user.core_weight is None:
+                self.user.core_weight = 1.0 if replay is None or len(replay) == 0 else 0.0
             rows = self.user.rows(activations, labels)
             self.data = replace(self.data, rows=rows)
             self.solution = self.user.add(rows)
@@ -143,7 +145,8 @@ class MixedLinear:
             ids=ids, owner=owner, cohort=cohort, label=label, everything=everything
         )
         data = require_model_data(self.data)
-        positions = request.positions(data.records, core=data.core_ids, forgotten=self.forgotten)
+        core = data.core_ids | set(self.core.records.ids if self.core.records is not None else ())
+        positions = request.positions(data.records, core=core, forgotten=self.forgotten)
         if len(positions) == len(data.records):
             outcome = self._forget_everything(data)
         elif isinstance(self.user, CompactUser):
@@ -233,7 +236,7 @@ class MixedLinear:
         later one: then the solve goes as far as the guarantee asks, noise is added, and the certificate
         says so. Before the first request there is nothing to hide and no certificate.
         """
-        data = require_model_data(self.data)
+        data = self.complete(require_model_data(self.data))
         if isinstance(self.user, CompactUser):
             return self._absorb_rows(data, part)
         data = data.plus(part, self._joined(data, part))
@@ -258,6 +261,15 @@ class MixedLinear:
         )
         self._take_over(outcome, data, nobody)
         return outcome.certificate
+
+    def complete(self, data: TrainingSet) -> TrainingSet:
+        """The set with its rows or activations: fitted on no user records, it has none yet."""
+        if isinstance(self.user, CompactUser) and self.user.core_weight is None:  # as fit() has it
+            self.user.core_weight = 0.0 if data.replay is not None and len(data.replay) else 1.0
+        if data.rows is not None or data.activations is not None or data.replay is None:
+            return data
+        part = self.stage(data.replay)
+        return replace(data, rows=part.rows, activations=part.activations)
 
     def _absorb_rows(self, data: TrainingSet, part: TrainingSet) -> Certificate:
         assert part.rows is not None

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from efface.errors import RequestError
-from efface.records import Records
+from efface.records import Records, Split
 
 
 class RequestKind(StrEnum):
@@ -85,26 +85,40 @@ class Request:
                 f"no user record has {attribute} {', '.join(map(repr, self.values))}.",
                 "check the spelling; core records are not forgettable.",
             )
-        return found.nonzero()[0]
+        positions = found.nonzero()[0]
+        for record in records[positions]:
+            if record.split is Split.CORE:  # it is in the core weights as well
+                raise _is_core(record.id)
+        return positions
 
     def _check_ids(self, known: set[str], core: set[str], forgotten: Mapping[str, str]) -> None:
         for value in self.values:
+            if value in known:  # also when it came back after an earlier request
+                continue
             if value in core:
-                raise RequestError(
-                    f"{value!r} is a core record; core data is not forgettable.",
-                    "train a new core without it.",
-                )
+                raise _is_core(value)
             if value in forgotten:
                 raise RequestError(
                     f"{value!r} was forgotten already ({forgotten[value]}).",
                     "nothing is left to do.",
                 )
-            if value not in known:
-                raise RequestError(f"no user record has id {value!r}.", "check the spelling.")
+            raise RequestError(f"no user record has id {value!r}.", "check the spelling.")
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": str(self.kind), "values": list(self.values)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Request:
-        return cls(RequestKind(values["kind"]), tuple(values["values"]))
+        try:
+            return cls(RequestKind(values["kind"]), tuple(values["values"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise RequestError(
+                f"not a stored request: {dict(values)!r}.", "restore the file it comes from."
+            ) from error
+
+
+def _is_core(record_id: str) -> RequestError:
+    return RequestError(
+        f"{record_id!r} is a core record; core data is not forgettable.",
+        "train a new core without it.",
+    )

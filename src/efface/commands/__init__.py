@@ -8,4 +8,16 @@ turns it into a line on stderr and the error's exit code.
 
 from __future__ import annotations
 
-REGISTRY = ("train", "predict", "evaluate", "check", "demo")
+REGISTRY = (
+    "train",
+    "predict",
+    "evaluate",
+    "forget",
+    "add",
+    "plan",
+    "resume",
+    "verify",
+    "scan",
+    "check",
+    "demo",
+)

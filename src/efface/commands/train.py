@@ -1,4 +1,4 @@
-"""``efface train``: records in, a model folder out."""
+"""``efface train``: records in, a workspace out: the folder with the model and what forgetting needs."""
 
 from __future__ import annotations
 
@@ -69,6 +69,12 @@ def train(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a model that is already in the folder.")
     ] = False,
+    allow_reingest: Annotated[
+        bool,
+        typer.Option(
+            "--allow-reingest", help="With --overwrite: take images that were forgotten there."
+        ),
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what it would take.")
     ] = False,
@@ -79,7 +85,8 @@ def train(
 ) -> None:
     """Train a core on core data, then fit the user part on user data.
 
-    The settings that were used are saved beside the model as config.toml.
+    The folder is a workspace: predict and evaluate read it, forget and add change it. The settings that
+    were used are saved there as config.toml.
     """
     from efface.config import load_config, to_toml
 
@@ -108,26 +115,40 @@ def train(
     if not dry_run:
         _check_folder(Path(settings.output.dir), overwrite)
     records = settings.data.build()
+    if not dry_run:
+        _check_reingest(Path(settings.output.dir), records, allow_reingest)
     core = settings.core.build(records.classes)
     if dry_run:
         values = _plan(settings, core, records)
         finish(values, as_json=json, render=lambda console: _render_plan(console, values))
         return
-    values = _run(settings, core, records, mode_for(as_json=json))
+    replaced = {"overwrite": overwrite, "allow_reingest": allow_reingest}
+    values = _run(settings, core, records, mode_for(as_json=json), replaced)
     finish(values, as_json=json, render=lambda console: _render(console, values))
 
 
 def _check_folder(folder: Path, overwrite: bool) -> None:
-    if (folder / "model.json").exists() and not overwrite:
+    # model.json alone is what a run that was cut short leaves behind
+    finished = any((folder / name).exists() for name in ("CURRENT", "user.safetensors"))
+    if finished and not overwrite:
         raise EffaceError(
             f"there already is a model in {folder}.", "choose another --out, or add --overwrite."
         )
 
 
+def _check_reingest(folder: Path, records: Records, allowed: bool) -> None:
+    """What was forgotten in this folder must not come back by training again."""
+    from efface.workspace import Workspace
+
+    Workspace(folder).check_forgotten(records.core, records.user, allow_reingest=allowed)
+
+
 # Doing it.
 
 
-def _run(config: Config, core: Core, records: Records, mode: Mode) -> dict[str, Any]:
+def _run(
+    config: Config, core: Core, records: Records, mode: Mode, replaced: Mapping[str, bool]
+) -> dict[str, Any]:
     start = time.monotonic()
     _tell(records)
     with show("core", mode) as progress:
@@ -137,7 +158,7 @@ def _run(config: Config, core: Core, records: Records, mode: Mode) -> dict[str, 
     with show("user part", mode) as progress:
         model = _fit_user(config, core, records, cache, progress)
     folder = Path(config.output.dir)
-    _save(config, model, folder)
+    _save(config, model, folder, replaced)
     return {
         "model": str(folder),
         "core_digest": core.digest,
@@ -177,6 +198,8 @@ def _fit_core(
         raise EffaceError("no core records, and the built-in network knows nothing yet.", fix)
     else:
         warn("no core records: the pretrained features are the core, only the head has a slope")
+    if where is not None:
+        warn(f"activations in {where} are outside of the workspace: forgetting does not purge them")
     return None if where is None else core.cache(where)
 
 
@@ -195,11 +218,11 @@ def _fit_user(
     return model
 
 
-def _save(config: Config, model: MixedLinear, folder: Path) -> None:
+def _save(config: Config, model: MixedLinear, folder: Path, replaced: Mapping[str, bool]) -> None:
     from efface.config import to_toml
+    from efface.workspace import Workspace
 
-    model.save(folder)
-    (folder / "config.toml").write_text(to_toml(config), encoding="utf-8")
+    Workspace.create(folder, model, config=to_toml(config), **replaced)
 
 
 def _counts(records: Records) -> dict[str, int]:

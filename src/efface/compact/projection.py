@@ -51,7 +51,8 @@ class Projection:
 
         What is left after the pooled features is shared equally by the layers: r = ⌊√(rest/layers)⌋.
         ``num_features`` at or below the pooled size gives the last layer alone. The second moments are
-        taken on at most ``max_samples`` calibration samples.
+        taken on at most ``max_samples`` calibration samples, evenly spaced: records often come sorted
+        by class.
         """
         if bases not in BASES:
             raise EffaceError(f"unknown bases {bases!r}.", f"use one of {', '.join(BASES)}.")
@@ -59,11 +60,15 @@ class Projection:
         share = (num_features - pooled - 1) // max(len(taps), 1)
         side = math.isqrt(max(share, 0))
         taps = taps if side > 0 else []
-        samples = calibration[slice(0, min(len(calibration), max_samples))]
+        samples = calibration[slice(None, None, max(1, -(-len(calibration) // max_samples)))]
         if len(samples) == 0:
             raise EffaceError("no samples to calibrate the projection on.", "give core records.")
         seen = tap(tail, taps, samples)
-        pairs = [_bases(t, pair, side, bases, seed + i) for i, (t, pair) in _zip(taps, seen)]
+        taps = [t for t in taps if t.name in seen.names]
+        pairs = [
+            _bases(t, pair, len(samples), side, bases, seed + i)
+            for i, (t, pair) in _zip(taps, seen)
+        ]
         raw = cls(
             tuple(t.name for t in taps),
             tuple(p[0] for p in pairs),
@@ -102,8 +107,8 @@ class Projection:
     def _parts(self, taps: list[Tap], seen: Tapped) -> list[Tensor]:
         parts = [seen.features]
         for i, (t, (x, g)) in _zip(taps, seen):
-            a = t.project(x, self.inputs[i])  # (n, s, r_a)
-            b = t.gradient_rows(g) @ self.gradients[i]  # (n, s, r_g)
+            a = t.project(x, self.inputs[i], len(seen.features))  # (n, s, r_a)
+            b = t.gradient_rows(g, len(seen.features)) @ self.gradients[i]  # (n, s, r_g)
             parts.append((b.transpose(1, 2) @ a).flatten(1))
         return parts
 
@@ -132,14 +137,14 @@ def _zip(taps: list[Tap], seen: Tapped):  # type: ignore[no-untyped-def]
 
 
 def _bases(
-    t: Tap, pair: tuple[Tensor, Tensor], side: int, bases: str, seed: int
+    t: Tap, pair: tuple[Tensor, Tensor], n: int, side: int, bases: str, seed: int
 ) -> tuple[Tensor, Tensor]:
     """R_a and R_g for one layer; no more columns than the layer has inputs or outputs."""
     x, g = pair
     if bases == "random":
         return _orthonormal(t.width, side, seed), _orthonormal(t.outputs, side, seed + 1000)
-    a = leading_directions(t.rows(x).flatten(0, 1), side, seed)
-    return a, leading_directions(t.gradient_rows(g).flatten(0, 1), side, seed + 1000)
+    a = leading_directions(t.rows(x, n).flatten(0, 1), side, seed)
+    return a, leading_directions(t.gradient_rows(g, n).flatten(0, 1), side, seed + 1000)
 
 
 def _orthonormal(size: int, count: int, seed: int) -> Tensor:

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from efface.backbone import forward_ad_kernels
+from efface.errors import BackboneError
 from efface.tail import Tail
 
 
@@ -36,42 +37,61 @@ class Tap:
         weight: Tensor = self.module.weight  # type: ignore[assignment]
         return weight.shape[0]
 
-    def rows(self, x: Tensor) -> Tensor:
+    def rows(self, x: Tensor, n: int) -> Tensor:
         """Inputs as (n, positions, width): the patches a convolution sees, or the tokens."""
         if isinstance(self.module, nn.Conv2d):
             m = self.module
-            return F.unfold(x, m.kernel_size, m.dilation, m.padding, m.stride).transpose(1, 2)  # type: ignore[arg-type]
-        return x.reshape(x.shape[0], -1, x.shape[-1])
+            x = F.unfold(x, m.kernel_size, m.dilation, m.padding, m.stride).transpose(1, 2)  # type: ignore[arg-type]
+        return self._by_sample(x, n)
 
-    def project(self, x: Tensor, basis: Tensor) -> Tensor:
-        """``rows(x) @ basis`` without forming the patches: (n, positions, r)."""
+    def project(self, x: Tensor, basis: Tensor, n: int) -> Tensor:
+        """``rows(x, n) @ basis`` without forming the patches: (n, positions, r)."""
         if isinstance(self.module, nn.Conv2d):
             m = self.module
             kernel = basis.T.reshape(-1, *m.weight.shape[1:])
             y = F.conv2d(x, kernel, None, m.stride, m.padding, m.dilation)
-            return y.flatten(2).transpose(1, 2)
-        return self.rows(x) @ basis
+            return self.gradient_rows(y, n)
+        return self._by_sample(x, n) @ basis
 
-    def gradient_rows(self, g: Tensor) -> Tensor:
+    def gradient_rows(self, g: Tensor, n: int) -> Tensor:
         """Output gradients as (n, positions, outputs)."""
         if isinstance(self.module, nn.Conv2d):
-            return g.flatten(2).transpose(1, 2)
-        return g.reshape(g.shape[0], -1, g.shape[-1])
+            g = g.flatten(2).transpose(1, 2)
+        return self._by_sample(g, n)
+
+    def _by_sample(self, x: Tensor, n: int) -> Tensor:
+        """(n, positions, last). Windowed attention has a batch of n · windows, sample by sample."""
+        if x.shape[0] % n:
+            raise BackboneError(
+                f"layer {self.name} sees a batch of {x.shape[0]} for {n} samples.",
+                "keep samples in the first dimension, or use features up to the pooled size.",
+            )
+        return x.reshape(n, -1, x.shape[-1])
 
 
 @dataclass(frozen=True)
 class Tapped:
-    """One batch seen through the taps: pooled features, and per tap (input, output gradient)."""
+    """One batch seen through the taps: pooled features, and per tap (input, output gradient).
+
+    ``names`` are the taps that the features depend on; others (an unused pooler) have no pair.
+    """
 
     features: Tensor  # (n, p)
+    names: tuple[str, ...]
     pairs: tuple[tuple[Tensor, Tensor], ...]
 
 
 def taps_of(tail: Tail) -> list[Tap]:
-    """All layers below the head with a dense weight; grouped convolutions are left out."""
+    """All layers below the head with a dense weight; convolutions that are grouped, or padded with
+    anything but a given number of zeros, are left out."""
     found = []
     for name, module in tail.named_modules():
-        plain_conv = isinstance(module, nn.Conv2d) and module.groups == 1
+        plain_conv = (
+            isinstance(module, nn.Conv2d)
+            and module.groups == 1
+            and module.padding_mode == "zeros"
+            and not isinstance(module.padding, str)
+        )
         if (plain_conv or type(module) is nn.Linear) and module is not tail.head:
             found.append(Tap(name, module))
     return found
@@ -80,26 +100,34 @@ def taps_of(tail: Tail) -> list[Tap]:
 def tap(tail: Tail, taps: list[Tap], x: Tensor) -> Tapped:
     """Run the tail on boundary activations ``x`` forward and, from u = 1, backward."""
     with torch.enable_grad(), forward_ad_kernels(), _recording(taps) as seen:
-        x = x.detach().float().clone().requires_grad_(True)
-        features = tail.features(x)
-        outputs = [seen[t.name][1] for t in taps if t.name in seen]
-        gradients = torch.autograd.grad(features.sum(), outputs) if outputs else ()
-    pairs = [
-        (seen[t.name][0].detach(), g.detach())
-        for t, g in zip([t for t in taps if t.name in seen], gradients, strict=True)
-    ]
-    return Tapped(features.detach(), tuple(pairs))
+        x = x.detach().float().requires_grad_(True)
+        features = tail.features(x.clone())  # a clone, because the tail may begin in place
+        names = [t.name for t in taps if t.name in seen]
+        outputs = [seen[name][1] for name in names]
+        gradients = (
+            torch.autograd.grad(features.sum(), outputs, allow_unused=True) if outputs else ()
+        )
+    pairs = {
+        name: (seen[name][0], g) for name, g in zip(names, gradients, strict=True) if g is not None
+    }
+    return Tapped(features.detach(), tuple(pairs), tuple(pairs.values()))
 
 
 @contextmanager
 def _recording(taps: list[Tap]) -> Iterator[dict[str, tuple[Tensor, Tensor]]]:
     seen: dict[str, tuple[Tensor, Tensor]] = {}
 
-    def hook(name: str) -> Callable[..., None]:
-        def record(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    def hook(name: str) -> Callable[..., Tensor]:
+        def record(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
             if name in seen:
-                raise RuntimeError(f"layer {name} is used twice in one pass: tie its weights apart")
-            seen[name] = (inputs[0], output)
+                raise BackboneError(
+                    f"layer {name} is used twice in one pass.",
+                    "give each use a layer of its own, or use features up to the pooled size.",
+                )
+            # Copies, because later modules may work in place: an activation on this output, a
+            # residual sum on this input. Both would be read after they changed.
+            seen[name] = (inputs[0].detach().clone(), output)
+            return output.clone()
 
         return record
 

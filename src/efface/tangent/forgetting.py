@@ -24,7 +24,8 @@ class PaperForgetting:
     The printed settings are momentum 0.999 and a learning rate halved every epoch, 3 epochs from 0.01
     or 4 from 0.025. Momentum 0.999 cannot contract in so few steps (errata 15); 0.9 is what was probably
     meant, and both are here. ``snapshots`` > 1 recomputes g_r after each run of ``epochs``, which makes it
-    SVRG (errata 17). ``complete=False`` estimates g_r from the minibatch too: plain fine-tuning.
+    SVRG (errata 17); g_r is then in float64, the steps in the problem's type. ``complete=False`` estimates
+    g_r from the minibatch too: plain fine-tuning.
     """
 
     epochs: int = 3
@@ -42,16 +43,27 @@ class PaperForgetting:
         before = problem.passes
         if not self.complete:
             solution = self._fine_tune(problem, start, progress)
-            w = solution.value
+            w, diverged = solution.value, solution.status is Status.DIVERGED
         else:
-            w = start.double().clone()
-            for k in range(self.snapshots):
-                w = w - self._step(problem, problem.gradient(w), self.seed + k, progress)
-        if not torch.isfinite(w).all():
+            w, diverged = self._outer(problem, start, progress)
+        if diverged:
             advice = f"learning rate {self.lr} is too large for this problem: lower it."
             return Solution(w, Status.DIVERGED, float("inf"), problem.passes - before, advice)
         residual = float(problem.gradient(w, torch.float64).norm())
         return Solution(w, Status.FIXED_BUDGET, residual, problem.passes - before)
+
+    def _outer(
+        self, problem: RidgeProblem, start: Tensor, progress: Progress | None
+    ) -> tuple[Tensor, bool]:
+        """w ← w − v once a snapshot; the flag says that w left every reasonable bound, as in SGD."""
+        w = start.double().clone()
+        limit = 1e3 * max(float(w.norm()), float(problem.targets.norm()), 1.0)
+        for k in range(self.snapshots):
+            gradient = problem.gradient(w, torch.float64)
+            w = w - self._step(problem, gradient, self.seed + k, progress)
+            if not float(w.norm()) < limit:
+                return w, True
+        return w, False
 
     def _step(
         self, problem: RidgeProblem, gradient: Tensor, seed: int, progress: Progress | None

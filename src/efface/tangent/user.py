@@ -11,6 +11,7 @@ from torch import Tensor
 from efface.activations import Activations
 from efface.core import Core
 from efface.errors import FormatError
+from efface.lastlayer import ridge, with_ones
 from efface.tangent.cg import ConjugateGradient
 from efface.tangent.operator import TangentOperator
 from efface.tangent.problem import RidgeProblem
@@ -84,10 +85,34 @@ class TangentUser:
     def fit(
         self, activations: Activations, labels: Tensor, progress: Progress | None = None
     ) -> Solution:
-        """Solve from zero. The solution's status says whether it got there."""
-        solution = self.solver.solve(self.problem(activations, labels), progress=progress)
+        """Solve. The solution's status says whether it got there.
+
+        Conjugate gradients start from the best head alone, which has a closed form; other solvers start
+        from zero, as in the paper. The minimiser is the same.
+        """
+        warm = isinstance(self.solver, ConjugateGradient)
+        start = self.best_head(activations, labels) if warm else None
+        problem = self.problem(activations, labels)
+        solution = self.solver.solve(problem, start, progress=progress)
         self.state = self.weights = solution.value
         return solution
+
+    def best_head(self, activations: Activations, labels: Tensor) -> Tensor:
+        """The weights that minimise L_D when only those of the head may differ from zero.
+
+        The head's tangent is (s_w h, s_b) for every class, so they solve one ridge of size p + 1.
+        """
+        names = ("classifier.weight", "classifier.bias")
+        scale_w, scale_b = (self.operator.scales[name] for name in names)
+        features = with_ones(self.core.features_of(activations)) * scale_w
+        features[:, -1] = scale_b
+        targets = one_hot(labels, len(self.core.classes), self.target_scale)
+        theta = ridge(features, targets - self.core.logits_of(activations), self.mu)  # (p + 1, c)
+        start = torch.zeros(self.operator.d, dtype=torch.float64)
+        views = self.operator.layout.views(start)
+        views[names[0]].copy_(theta[:-1].T)
+        views[names[1]].copy_(theta[-1])
+        return start
 
     def logits(self, activations: Activations) -> Tensor:
         """f_core + J w in float32, (n, c). With w = 0 these are the core's logits bit for bit."""

@@ -1,0 +1,140 @@
+"""Time of one Gauss–Newton product H v of a linearised tail, over one primal forward of the same tail.
+
+    python benchmarks/hessian_product.py --backbone hf:../shared/weights/resnet50-imagenet
+
+Ours (cached primal side, products as GEMMs) against plain torch.func jvp + vjp and against curvlinops'
+GGN, on the network as transformers ships it (BatchNorm unfolded, NCHW): what a user would run instead.
+Beside it, torch.func on our own folded, channels-last tail: the strongest plain version. One process,
+interleaved rounds, the best of each; JSON out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from efface.core import Core
+from efface.tangent.operator import TangentOperator
+
+
+def tail_of(backbone: str, linearize: str, classes: int, *, ours: bool) -> Core:
+    names = [str(i) for i in range(classes)]
+    slope = 0.01 if ours else None
+    core = Core(
+        backbone, classes=names, linearize=linearize, leaky_slope=slope, fold_batchnorm=ours
+    )
+    nn.init.normal_(core.tail.head.weight, std=0.05, generator=torch.Generator().manual_seed(0))
+    return core
+
+
+def plain(tail: nn.Module, x: Tensor, v: dict[str, Tensor]) -> Callable[[], object]:
+    """torch.func.jvp then torch.func.vjp on the module as it is."""
+    params = {k: p.detach() for k, p in tail.named_parameters()}
+    buffers = dict(tail.named_buffers())
+
+    def run(p: dict[str, Tensor]) -> Tensor:
+        return torch.func.functional_call(tail, (p, buffers), (x,))
+
+    def product() -> object:
+        _, u = torch.func.jvp(run, (params,), (v,))
+        _, pull = torch.func.vjp(run, params)
+        return pull(u)
+
+    return product
+
+
+def curvlinops_ggn(tail: nn.Module, x: Tensor, v: dict[str, Tensor]) -> Callable[[], object] | None:
+    try:
+        from curvlinops import GGNLinearOperator
+    except ImportError:
+        return None
+    tail = copy.deepcopy(tail).requires_grad_(True)
+    names, params = zip(*tail.named_parameters(), strict=True)
+    data = [(x, torch.zeros(len(x), tail[-1].out_features))]  # type: ignore[index]
+    loss = nn.MSELoss(reduction="sum")
+    operator = GGNLinearOperator(tail, loss, list(params), data, check_deterministic=False)
+    flat = torch.cat([v[k].reshape(-1) for k in names])
+    return lambda: operator @ flat
+
+
+def gemm_peak(size: int = 2048) -> float:
+    """GFLOP/s of a square float32 product, the machine's own measure."""
+    a, b = torch.randn(size, size), torch.randn(size, size)
+    seconds = min(_time(lambda: a @ b) for _ in range(8))
+    return 2 * size**3 / seconds / 1e9
+
+
+def _time(run: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--backbone", default="cnn")
+    options.add_argument("--linearize", default="last-block")
+    options.add_argument("--classes", type=int, default=40)
+    options.add_argument("--batch", type=int, default=64)
+    options.add_argument("--rounds", type=int, default=5)
+    options.add_argument("--threads", type=int, default=torch.get_num_threads())
+    options.add_argument("--out", type=Path)
+    args = options.parse_args()
+    torch.set_num_threads(args.threads)
+    raw = tail_of(args.backbone, args.linearize, args.classes, ours=False)
+    mine = tail_of(args.backbone, args.linearize, args.classes, ours=True)
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(args.batch, *raw.boundary_shape, generator=generator).relu()
+    xl = x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
+    v = {k: torch.randn(p.shape, generator=generator) for k, p in raw.tail.named_parameters()}
+    vm = {k: torch.randn(p.shape, generator=generator) for k, p in mine.tail.named_parameters()}
+    operator = TangentOperator(mine.tail)
+    prepared, flat = operator.prepare(x), torch.randn(operator.d, generator=generator)
+
+    def forward() -> Tensor:
+        with torch.no_grad():
+            return mine.tail(xl)
+
+    runs: dict[str, Callable[[], object] | None] = {
+        "forward": forward,
+        "efface": lambda: operator.product(prepared, flat),
+        "torch.func, network as shipped": plain(raw.tail, x, v),
+        "torch.func, folded channels-last": plain(mine.tail, xl, vm),
+        "curvlinops GGN, network as shipped": curvlinops_ggn(raw.tail, x, v),
+    }
+    seconds = {k: [] for k, r in runs.items() if r is not None}  # type: dict[str, list[float]]
+    for _ in range(args.rounds + 1):
+        for name in seconds:
+            run = runs[name]
+            assert run is not None
+            seconds[name].append(_time(run))
+    best = {name: min(times[1:]) for name, times in seconds.items()}
+    ours = best["efface"]
+    result = {
+        "backbone": args.backbone.split("/")[-1],
+        "linearize": args.linearize,
+        "batch": args.batch,
+        "threads": args.threads,
+        "weights": operator.d,
+        "gemm_gflops": round(gemm_peak(), 1),
+        "seconds": {k: round(s, 4) for k, s in best.items()},
+        "over_forward": {k: round(s / best["forward"], 2) for k, s in best.items()},
+        "efface_is_faster_by": {
+            k: round(s / ours, 2) for k, s in best.items() if k not in ("forward", "efface")
+        },
+    }
+    text = json.dumps(result, indent=1)
+    print(text)
+    if args.out:
+        args.out.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""``efface add``: take new records into a model."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from efface.commands.forget import WorkspacePath, report
+from efface.commands.output import JsonFlag
+from efface.progress import mode_for, show
+
+EXAMPLES = """\
+Example: [bold]efface add model new-photos/[/bold]
+
+Example: [bold]efface add model photos/ --cohort march[/bold]"""
+
+
+def add(
+    workspace: WorkspacePath,
+    data: Annotated[str, typer.Argument(help="Labelled data, as for train; its user records.")],
+    cohort: Annotated[str | None, typer.Option(help="Only the records of this cohort.")] = None,
+    owner: Annotated[str | None, typer.Option(help="Only the records of this person.")] = None,
+    allow_reingest: Annotated[
+        bool,
+        typer.Option("--allow-reingest", help="Take in images that were forgotten here before."),
+    ] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Add user records and publish the new model; all of them, or on any error none.
+
+    An image that was forgotten in this workspace is refused, whatever its name is now.
+    """
+    from efface.commands.inputs import load_model, read_labelled
+    from efface.workspace import Workspace
+
+    opened = Workspace.open(workspace)
+    records = read_labelled(load_model(workspace), workspace, data, "user")
+    chosen = records.select(cohort=cohort, owner=owner)
+    with show("add", mode_for(as_json=json)) as progress:
+        result = opened.add(chosen, allow_reingest=allow_reingest, progress=progress)
+    report(result, workspace, as_json=json)

@@ -1,0 +1,27 @@
+"""``efface resume``: finish what a crash has cut short."""
+
+from __future__ import annotations
+
+from efface.commands.forget import WorkspacePath, report
+from efface.commands.output import JsonFlag, finish
+from efface.progress import mode_for, show
+
+EXAMPLES = "Example: [bold]efface resume model[/bold]"
+
+
+def resume(workspace: WorkspacePath, json: JsonFlag = False) -> None:
+    """Finish the request that was running when the machine stopped, if there is one.
+
+    Every other command that changes a workspace does so first, too.
+    """
+    from efface.workspace import Workspace
+
+    opened = Workspace.open(workspace, recover=False)
+    with show("resume", mode_for(as_json=json)) as progress:
+        result = opened.resume(progress)
+    if result is not None:
+        report(result, workspace, as_json=json)
+        return
+    values = {"workspace": str(workspace), "action": None, "release": opened.number}
+    text = f"nothing to resume: release {opened.number} is published"
+    finish(values, as_json=json, render=lambda console: console.print(text))

@@ -1,0 +1,106 @@
+"""``efface scan``: look for remains of records in every file of a workspace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from efface.commands.forget import WorkspacePath
+from efface.commands.output import JsonFlag, finish, table, warn
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from efface.records import Records
+
+EXAMPLES = """\
+Example: [bold]efface scan model photos/ --owner u17[/bold]
+
+Example: [bold]efface scan model --image cat.jpg[/bold]
+
+Example: [bold]efface scan model --digest "$(sha256sum < cat.jpg | cut -c1-64)"[/bold]"""
+
+
+def scan(
+    workspace: WorkspacePath,
+    data: Annotated[
+        str | None, typer.Argument(help="Where the records still are, as for train: gives images.")
+    ] = None,
+    owner: Annotated[list[str] | None, typer.Option(help="A person; repeatable.")] = None,
+    id_: Annotated[list[str] | None, typer.Option("--id", help="A record; repeatable.")] = None,
+    digest: Annotated[
+        list[str] | None, typer.Option(help="SHA-256 of an image's content; repeatable.")
+    ] = None,
+    image: Annotated[list[Path] | None, typer.Option(help="An image file; repeatable.")] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Search every file of a workspace for records: features, pixels, names, digests, old releases.
+
+    With the images (DATA or --image) what the model would store of them is computed and searched for,
+    byte by byte; without, only names and digests are. Exit code 0 if nothing is left, 3 if something is.
+    """
+    from efface.scan import scan as look
+
+    records = _records(workspace, data, owner or [], id_ or [], digest or [], image or [])
+    found = look(
+        workspace, records=records, ids=id_ or [], owners=owner or [], digests=digest or []
+    )
+    for text in found.not_searched:
+        warn(f"not searched for {text}")
+    values = {
+        "workspace": str(workspace),
+        "clean": found.clean,
+        "num_records": len(records),
+        "num_patterns": found.num_patterns,
+        "files": list(found.files),
+        "findings": [asdict(finding) for finding in found.findings],
+        "kept": [asdict(finding) for finding in found.kept],
+        "not_searched": list(found.not_searched),
+    }
+    finish(values, as_json=json, render=lambda console: _render(console, values))
+    if not found.clean:
+        raise typer.Exit(3)
+
+
+def _records(
+    folder: Path,
+    data: str | None,
+    owners: Sequence[str],
+    ids: Sequence[str],
+    digests: Sequence[str],
+    images: Sequence[Path],
+) -> Records:
+    """The records that are meant, with their images, as far as these are at hand."""
+    from efface.commands.inputs import load_model, read_labelled, read_unlabelled
+    from efface.records import Records
+
+    model = load_model(folder)
+    found = Records([], model.classes)
+    if images:
+        found = read_unlabelled(model, [str(path) for path in images], "all")
+    if data is not None:
+        meant = read_labelled(model, folder, data, "user").where(
+            lambda r: r.owner in owners or r.id in ids or r.digest in digests
+        )
+        found = found + meant
+    return found
+
+
+def _render(console: Console, values: dict[str, Any]) -> None:
+    console.print(f"{len(values['files'])} files searched for {values['num_patterns']} patterns:")
+    for name in values["files"]:
+        console.print(f"  {name}", style="dim", markup=False, soft_wrap=True)
+    if values["findings"]:
+        rows = table("found in", "what", "how")
+        for finding in values["findings"]:
+            rows.add_row(finding["file"], finding["what"], finding["how"])
+        console.print(rows)
+    if values["kept"]:
+        text = f"{len(values['kept'])} content digests in the journal, to refuse the images later"
+        console.print(text, soft_wrap=True)
+    verdict = f"{len(values['findings'])} remains" if values["findings"] else "nothing is left"
+    console.print(verdict, style="bold red" if values["findings"] else "bold green")

@@ -1,0 +1,222 @@
+"""Certificates: what they print follows from what they store, and they never say yes too early."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.strategies import floats, integers
+
+from efface import bounds
+from efface.certificates import (
+    NOT_COVERED,
+    Certificate,
+    ExactCertificate,
+    Guarantee,
+    ShiftCertificate,
+    sigma_for,
+)
+from efface.errors import EffaceError, GuaranteeError
+
+D, MU = 1000, 0.01
+GUARANTEE = Guarantee.plan(1.0, 1e-5, 0.05, D)
+
+
+def certificate(gradient_norm: float = 1e-5, **changes: Any) -> ShiftCertificate:
+    values: dict[str, Any] = {
+        "guarantee": GUARANTEE,
+        "mu": MU,
+        "d": D,
+        "num_retained": 90,
+        "num_forgotten": 10,
+        "gradient_norm": gradient_norm,
+        "passes": 17.0,
+    }
+    return ShiftCertificate(**{**values, **changes})
+
+
+EXACT = ExactCertificate("aa", "bb", num_retained=90, num_forgotten=10, solve_residual=1e-15)
+
+
+# --- guarantees -----------------------------------------------------------------------------------
+
+guarantees = st.builds(
+    Guarantee.plan,
+    epsilon=floats(0.05, 10),
+    delta=floats(1e-9, 1e-2),
+    sigma=floats(1e-6, 1e3),
+    d=st.just(D),
+)
+
+
+@pytest.mark.parametrize("name", ["epsilon", "delta", "sigma"])
+@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
+def test_impossible_guarantees_are_refused(name: str, value: float) -> None:
+    """An infinite epsilon would pass on any weights, diverged ones too."""
+    values = {"epsilon": 1.0, "delta": 1e-5, "sigma": 0.1, name: value}
+    with pytest.raises(EffaceError, match=r"no guarantee with .* Fix:"):
+        Guarantee.plan(**values, d=D)
+
+
+@settings(max_examples=25, deadline=None)
+@given(guarantees)
+def test_the_shift_is_the_largest_that_keeps_the_promise(guarantee: Guarantee) -> None:
+    def epsilon_at(m: float) -> float:
+        grown = bounds.grid_shift(m, guarantee.grid, D, guarantee.sigma)
+        return bounds.grid_epsilon_bound(guarantee.delta, grown)
+
+    m = guarantee.shift(D)
+    assert m > 0
+    assert epsilon_at(m) <= guarantee.epsilon < epsilon_at(m * (1 + 1e-9))  # bisection's end
+
+
+def test_a_grid_that_spends_everything_is_refused() -> None:
+    with pytest.raises(GuaranteeError, match="grid 1 alone spends epsilon") as caught:
+        Guarantee(0.1, 1e-5, sigma=1.0, grid=1.0).shift(D)
+    assert "sigma" in caught.value.fix
+
+
+def test_the_tolerance_is_shift_times_sigma_times_mu() -> None:
+    want = GUARANTEE.shift(D) * 0.05 * MU
+    assert GUARANTEE.gradient_tolerance(MU, D) == pytest.approx(want, rel=1e-15)
+
+
+def test_sigma_moves_the_logits_as_asked() -> None:
+    """E‖J σξ‖²/c = logit_std² for ξ ~ N(0, I)."""
+    rng = np.random.default_rng(0)
+    jac = rng.normal(size=(4, 50))  # c = 4 outputs, 50 weights
+    sigma = sigma_for(float(np.square(jac).sum()), 4, logit_std=0.3)
+    moved = jac @ rng.normal(size=(50, 20_000)) * sigma
+    assert np.sqrt(np.square(moved).mean()) == pytest.approx(0.3, rel=0.03)  # 80,000 draws
+    assert sigma_for(0.0, 4, 0.3) == 0.3
+
+
+# --- the a-posteriori certificate -----------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    guarantee=guarantees,
+    mu=floats(1e-6, 10),
+    # Away from the tolerance by more than the rounding of its five products and quotients.
+    factor=st.one_of(floats(1 + 1e-9, 1e12), floats(0, 1 - 1e-9), st.just(math.inf)),
+)
+def test_it_passes_exactly_when_the_gradient_is_within_the_tolerance(
+    guarantee: Guarantee, mu: float, factor: float
+) -> None:
+    gradient = factor * guarantee.gradient_tolerance(mu, D)
+    given_up = certificate(gradient, guarantee=guarantee, mu=mu)
+    assert given_up.passed == (factor < 1)
+    assert given_up.public()["passed"] == (factor < 1)
+    assert given_up.private()["passed"] == (factor < 1)
+
+
+def test_a_gradient_that_is_no_number_is_no_certificate() -> None:
+    with pytest.raises(EffaceError, match="negative or NaN"):
+        _ = certificate(math.nan).passed
+
+
+def plain_epsilon(delta: float, m: float) -> float:
+    """min over α of the Rényi curve αm²/2 turned into (ε, δ), written once more."""
+    alphas = 1 + np.geomspace(1e-2, 1e6, 400_000)
+    values = (
+        alphas * m * m / 2
+        + np.log(1 / (alphas * delta)) / (alphas - 1)
+        + np.log((alphas - 1) / alphas)
+    )
+    return float(values.min())
+
+
+@settings(max_examples=20, deadline=None)
+@given(gradient=floats(1e-7, 1e-2), mu=floats(1e-3, 1), d=integers(1, 10**7))
+def test_what_it_prints_follows_from_what_it_stores(gradient: float, mu: float, d: int) -> None:
+    """Recomputed from the stored numbers alone, after a journey through JSON."""
+    guarantee = Guarantee.plan(1.0, 1e-5, 0.05, d)
+    made = certificate(gradient, guarantee=guarantee, mu=mu, d=d, earlier_shifts=(0.1, 0.02))
+    stored = json.loads(json.dumps(made.private()))
+    g = stored["guarantee"]
+    distance = stored["gradient_norm"] / stored["mu"]
+    m = distance / g["sigma"] + g["grid"] * math.sqrt(stored["d"]) / g["sigma"]
+    assert stored["distance_bound"] == pytest.approx(distance, rel=1e-15)
+    assert stored["shift_bound"] == pytest.approx(m, rel=1e-14)
+    assert stored["information_bound_nats"] == pytest.approx(m * m / 2, rel=1e-13)
+    # Two grids of orders α: both values are bounds, the finer grid's at most 1e-4 below.
+    assert stored["epsilon_bound"] == pytest.approx(plain_epsilon(g["delta"], m), rel=1e-4)
+    assert stored["epsilon_bound"] >= bounds.epsilon(g["delta"], m)  # the Gaussian's own, exact
+    total = math.sqrt(sum(s * s for s in stored["earlier_shifts"]) + m * m)
+    assert stored["total_shift_bound"] == pytest.approx(total, rel=1e-14)
+    assert stored["total_epsilon_bound"] == pytest.approx(
+        plain_epsilon(g["delta"], total), rel=1e-4
+    )
+    assert stored["passed"] == (stored["epsilon_bound"] <= g["epsilon"])
+
+
+def test_earlier_releases_add_up_but_do_not_decide() -> None:
+    """Against the newest release alone the certificate starts anew; together they are √Σm²."""
+    alone, later = certificate(), certificate(earlier_shifts=(0.3, 0.4))
+    m = alone.shift_bound
+    assert alone.total_shift_bound == pytest.approx(m, rel=1e-15)
+    assert later.total_shift_bound == pytest.approx(math.hypot(0.3, 0.4, m), rel=1e-15)
+    assert (later.shift_bound, later.epsilon_bound) == (m, alone.epsilon_bound)
+    assert later.private()["total_epsilon_bound"] > later.private()["epsilon_bound"]
+    assert later.passed
+
+
+# --- what the public sees -------------------------------------------------------------------------
+
+
+def numbers_in(value: object) -> set[float]:
+    if isinstance(value, bool) or value is None or isinstance(value, str):
+        return set()
+    if isinstance(value, int | float):
+        return {float(value)}
+    parts = value.values() if isinstance(value, dict) else value
+    return set().union(*[numbers_in(part) for part in parts])  # type: ignore[attr-defined]
+
+
+def test_the_public_form_holds_only_what_was_fixed_beforehand() -> None:
+    made = certificate(1.234567e-5, distance_estimate=0.777, earlier_shifts=(0.31,))
+    made = dataclasses.replace(made, apriori={"nats_bound": 6e29})
+    public = made.public()
+    assert numbers_in(public) == set(dataclasses.asdict(GUARANTEE).values())
+    assert public["passed"] is True
+    assert public["not_covered"] == NOT_COVERED
+    json.dumps(public)
+
+
+def test_public_forms_of_two_requests_do_not_differ() -> None:
+    """Other residuals, passes and counts: functions of the forgotten data, so not to be seen."""
+    other = certificate(3e-6, passes=40.0, num_forgotten=55, num_retained=45)
+    assert other.public() == certificate().public()
+
+
+@pytest.mark.parametrize("made", [certificate(), EXACT], ids=["shift", "exact"])
+def test_public_forms_have_no_counts_of_the_forgotten_norms_or_times(made: Certificate) -> None:
+    words = json.dumps(made.public()).replace("forgettable", "")
+    for word in ("gradient", "residual", "passes", "num_forgotten", "distance", "seconds", "time"):
+        assert word not in words
+
+
+def test_a_release_with_test_noise_never_passes_in_public() -> None:
+    made = certificate(releasable=False)
+    assert made.passed
+    assert made.public()["passed"] is False
+    assert made.public()["releasable"] is False
+
+
+def test_a_failed_certificate_fails_in_public() -> None:
+    assert certificate(1.0).public()["passed"] is False
+
+
+def test_the_exact_certificate_shows_its_digests() -> None:
+    public = EXACT.public()
+    assert (public["statistics_digest"], public["weights_digest"]) == ("aa", "bb")
+    assert public["passed"] is EXACT.passed is True
+    assert EXACT.private()["num_forgotten"] == 10
+    json.dumps(EXACT.private())
