@@ -1,0 +1,58 @@
+"""The experiment and benchmark scripts run from a shell and write what they say they write."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def run(script: str, *words: object) -> str:
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    command = [sys.executable, script, *map(str, words)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_accuracy_compares_all_methods_and_resumes(tmp_path: Path) -> None:
+    out = tmp_path / "accuracy.json"
+    words = ("--data", "digits", "--features", 300, "--passes", 8, "--epochs", 2, "--out", out)
+    table = run("experiments/accuracy.py", *words)
+    results = json.loads(out.read_text())["results"]
+    assert {"core/0", "last-layer/0", "compact/0", "fine-tune/0", "tangent/0"} == set(results)
+    assert results["compact/0"]["accuracy"] > results["core/0"]["accuracy"]
+    assert "stopped short" in results["tangent/0"]["status"]  # 8 passes do not solve it, and it says so
+    before = out.read_bytes()
+    assert run("experiments/accuracy.py", *words).splitlines()[-5:] == table.splitlines()[-5:]
+    assert out.read_bytes() == before
+
+
+def test_forgetting_says_who_meets_the_guarantee(tmp_path: Path) -> None:
+    out = tmp_path / "forgetting.json"
+    words = ("--data", "digits", "--features", 300, "--requests", 2, "--out", out)
+    run("experiments/forgetting.py", *words)
+    results = json.loads(out.read_text())["results"]
+    last = {name.split("/")[0]: value["requests"][-1] for name, value in results.items()}
+    assert last["compact"]["equals_retrained"]
+    assert last["solved"]["passed"]
+    assert not last["paper-0.999"]["passed"]
+    # the solved weights are nearer to the retrained ones than those of the paper's SGD
+    assert last["solved"]["distance_estimate"] < last["paper-0.9"]["distance_estimate"]
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("benchmarks/hessian_product.py", ("--batch", 4, "--rounds", 1)),
+        ("benchmarks/requests.py", ("--features", 64, "--sizes", 200, 400, "--rounds", 1)),
+    ],
+)
+def test_benchmarks_print_json(script: str, words: tuple[object, ...]) -> None:
+    assert json.loads(run(script, *words))
