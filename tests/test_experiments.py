@@ -28,7 +28,9 @@ def test_accuracy_compares_all_methods_and_resumes(tmp_path: Path) -> None:
     results = json.loads(out.read_text())["results"]
     assert {"core/0", "last-layer/0", "compact/0", "fine-tune/0", "tangent/0"} == set(results)
     assert results["compact/0"]["accuracy"] > results["core/0"]["accuracy"]
-    assert "stopped short" in results["tangent/0"]["status"]  # 8 passes do not solve it, and it says so
+    assert (
+        "stopped short" in results["tangent/0"]["status"]
+    )  # 8 passes do not solve it, and it says so
     before = out.read_bytes()
     assert run("experiments/accuracy.py", *words).splitlines()[-5:] == table.splitlines()[-5:]
     assert out.read_bytes() == before

@@ -102,7 +102,7 @@ def test_one_unknown_id_among_known_ones_refuses_all(records: Records) -> None:
 
 
 def test_core_ids_are_refused(records: Records) -> None:
-    with pytest.raises(RequestError, match="'core7'.*core data is not forgettable"):
+    with pytest.raises(RequestError, match=r"'core7'.*core data is not forgettable"):
         Request.of(ids=["r1", "core7"]).positions(records, core=["core7"])
 
 
@@ -114,7 +114,7 @@ def test_core_records_among_the_user_records_are_refused(
 ) -> None:
     """Their image is in the core weights, where nothing is ever forgotten (errata 25)."""
     mixed = [replace(r, split=Split.CORE) if r.id == "r4" else r for r in records]
-    with pytest.raises(RequestError, match="'r4'.*core data is not forgettable"):
+    with pytest.raises(RequestError, match=r"'r4'.*core data is not forgettable"):
         Request.of(**criteria).positions(Records(mixed, records.classes))
 
 

@@ -93,14 +93,15 @@ class MixedLinear:
         everything = records if replay is None else records + replay
         labels = self.core.labels(everything)
         self.data, self.solution = TrainingSet(records, replay, labels), None
+        if isinstance(self.user, CompactUser) and self.user.core_weight is None:
+            # Before the return below, so that records added later meet the same weight.
+            self.user.core_weight = 1.0 if replay is None or len(replay) == 0 else 0.0
         if len(records) == 0:
             self.user.reset()
             return self
         activations = self.core.activations(everything, self.cache, progress=progress)
         if isinstance(self.user, CompactUser):
             self.user.reset()
-            if self.user.core_weight is None:
-                self.user.core_weight = 1.0 if replay is None or len(replay) == 0 else 0.0
             rows = self.user.rows(activations, labels)
             self.data = replace(self.data, rows=rows)
             self.solution = self.user.add(rows)

@@ -191,10 +191,10 @@ def _search(
             if any(data.find(piece) >= 0 for piece in pattern.pieces):
                 findings.append(Finding(name, pattern.what, "byte for byte"))
         text, start = _text(file, data)
-        for wanted in names:
+        for wanted in sorted(names):
             if _mentions(text, wanted) or _contains(data, start, wanted):
                 findings.append(Finding(name, repr(wanted), "by name"))
-        for digest in digests:
+        for digest in sorted(digests):
             if data.find(digest.encode()) >= 0 or data.find(bytes.fromhex(digest)) >= 0:
                 findings.append(Finding(name, digest, "as a content digest"))
     for pattern in patterns:

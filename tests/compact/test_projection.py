@@ -285,19 +285,21 @@ def test_few_features_are_the_last_layer(wanted: int) -> None:
     x = inputs("cnn").float()
     rows = projection.rows(float_tail("cnn"), x)
     h = float_tail("cnn").features(x)
-    torch.testing.assert_close(rows, torch.cat([h / projection.part_scales[0], torch.ones(6, 1)], 1))
+    torch.testing.assert_close(
+        rows, torch.cat([h / projection.part_scales[0], torch.ones(6, 1)], 1)
+    )
 
 
 def test_calibration_samples_are_spread_over_the_data() -> None:
     """Sorted by class, the first few would show one class only: the bases see all of them."""
     class_a, class_b = torch.zeros(8, 4), torch.zeros(8, 4)
-    class_a[:, 0], class_b[:, 1] = 1, 1
+    class_a[:, 0], class_b[:, 3] = 1, 1
     layers: OrderedDict[str, nn.Module] = OrderedDict(linear=nn.Linear(4, 4), tanh=nn.Tanh())
     tail = tail_of(nn.Sequential(layers))
     projection = Projection.build(tail, torch.cat([class_a, class_b]), 9, max_samples=4)
     caught = projection.inputs[0].square().sum(1)  # the share of each direction
     assert projection.inputs[0].shape == (4, 2)
-    torch.testing.assert_close(caught, torch.tensor([1.0, 1.0, 0.0, 0.0]), rtol=0, atol=1e-4)
+    torch.testing.assert_close(caught, torch.tensor([1.0, 0.0, 0.0, 1.0]), rtol=0, atol=1e-4)
 
 
 # --- files ----------------------------------------------------------------------------------------

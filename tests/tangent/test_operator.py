@@ -21,8 +21,8 @@ from efface.tangent.layers import (
     LinearLayer,
     OpaqueLayer,
     ResidualLayer,
-    lower,
 )
+from efface.tangent.lowering import lower
 from efface.tangent.operator import TangentOperator
 from efface.tangent.scales import balanced_scales
 

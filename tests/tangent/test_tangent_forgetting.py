@@ -234,7 +234,7 @@ def test_momentum_999_swings_where_momentum_9_has_settled() -> None:
         p = PaperForgetting(epochs, 0.3 * e.step, momentum, factor=1.0, batch_size=9)
         return distance(p.solve(e.problem(), e.minimiser()).value, e.minimiser(e.keep)) / start
 
-    ends = range(60, 70)  # more than half a swing, so that none is missed at its middle
+    ends = range(60, 70, 2)  # more than half a swing, so that none is missed at its middle
     assert max(ratio(0.999, epochs) for epochs in ends) > 0.5
     assert max(ratio(0.9, epochs) for epochs in ends) < 0.1
 
@@ -284,13 +284,13 @@ def test_progress_is_reported_each_epoch() -> None:
 def test_balanced_scales_give_every_tensor_a_mean_trace_of_one(name: str) -> None:
     e = explicit(name)
     operator = TangentOperator(cases.tail(name))
-    scales = balanced_scales(operator, e.x, probes=400)
+    scales = balanced_scales(operator, e.x, probes=200)
     squares = e.jac.square().sum(1).mean(0)  # mean over samples of ‖∂f/∂θ_j‖², (d,)
     for key, view in operator.layout.views(squares).items():
         norm = float(view.sum())
         if norm > 1e-12:
-            # 400 probes of at least one degree of freedom: a spread of √(2/400) = 7 %.
-            assert scales[key] ** 2 * norm == pytest.approx(1, rel=0.3)
+            # 200 probes of at least one degree of freedom: a spread of √(2/200) = 10 %.
+            assert scales[key] ** 2 * norm == pytest.approx(1, rel=0.4)
 
 
 def test_tensors_without_gradient_keep_the_scale_one() -> None:
@@ -304,8 +304,9 @@ def test_scales_are_a_change_of_variables() -> None:
     """w = S w̃: with scales the same tangent model, J S w̃ = J w."""
     e = explicit()
     scales = balanced_scales(TangentOperator(cases.tail("cnn")), e.x)
-    plain, scaled = TangentOperator(cases.tail("cnn")), TangentOperator(
-        cases.tail("cnn"), scales=scales
+    plain, scaled = (
+        TangentOperator(cases.tail("cnn")),
+        TangentOperator(cases.tail("cnn"), scales=scales),
     )
     w = torch.randn(plain.d, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     shrunk = torch.cat(

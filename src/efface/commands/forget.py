@@ -112,7 +112,8 @@ def report(result: Result, workspace: Path, *, as_json: bool) -> None:
 def render(console: Console, values: Mapping[str, Any]) -> None:
     certificate = values["certificate"]
     done = "forgotten" if values["action"] == "forget" else "added"
-    rows = table("certificate" if certificate else "request", "", right=())
+    rows = table("certificate" if certificate else "request", "")
+    rows.columns[1].overflow = "fold"  # digests are of no use without their end
     rows.add_row(f"records {done}", f"{values['num_records']:,}")
     for name, text in lines(certificate) if certificate else ():
         rows.add_row(name, text)

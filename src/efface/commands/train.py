@@ -222,7 +222,13 @@ def _save(config: Config, model: MixedLinear, folder: Path, replaced: Mapping[st
     from efface.config import to_toml
     from efface.workspace import Workspace
 
-    Workspace.create(folder, model, config=to_toml(config), **replaced)
+    Workspace.create(
+        folder,
+        model,
+        config=to_toml(config),
+        overwrite=replaced["overwrite"],
+        allow_reingest=replaced["allow_reingest"],
+    )
 
 
 def _counts(records: Records) -> dict[str, int]:

@@ -127,8 +127,8 @@ def _certificate(workspace: Workspace, model: MixedLinear) -> Check:
     """What follows from the certificate's inputs is computed anew; digests are compared with the files."""
     certificate = workspace.certificate
     if certificate is None:
-        ok = not workspace.forgotten and not workspace.shifts
-        return Check("certificate", ok, "none: nothing was forgotten" if ok else "it is missing")
+        ok = not workspace.shifts and not _made_by_forgetting(workspace)
+        return Check("certificate", ok, "none: nothing to hide" if ok else "it is missing")
     problems = [
         f"{name}.json is not what follows from its inputs"
         for name, values in (("private", certificate.private()), ("public", certificate.public()))
@@ -138,6 +138,13 @@ def _certificate(workspace: Workspace, model: MixedLinear) -> Check:
         problems.append("the guarantee is not met")
     problems += _mismatches(workspace, model)
     return Check("certificate", not problems, "; ".join(problems) or f"{certificate.kind}, holds")
+
+
+def _made_by_forgetting(workspace: Workspace) -> bool:
+    from efface.ledger import Action
+
+    actions = {e.action for e in workspace.journal.entries() if e.number == workspace.number}
+    return Action.FORGET in actions
 
 
 def _stored(workspace: Workspace, form: str) -> dict[str, Any]:
@@ -282,6 +289,7 @@ def _compare(stored: Any, again: Any, tolerance: float) -> tuple[int, bool]:
 
 def _render(console: Console, values: dict[str, Any]) -> None:
     rows = table("check", "", "detail")
+    rows.columns[2].overflow = "fold"
     for check in values["checks"]:
         state = "[green]ok[/green]" if check["ok"] else "[bold red]fails[/bold red]"
         rows.add_row(check["name"], state, check["detail"])

@@ -101,8 +101,8 @@ class CompactUser:
         """The largest λ whose ``folds``-fold accuracy on core data is within one standard error of the best.
 
         Core data are few and the optimum is flat: the one-standard-error rule keeps chance from choosing
-        a ridge that is far too small. The targets are fitted directly: the core was trained on these very records, so its logits would
-        leak their labels into the validation folds.
+        a ridge that is far too small. The targets are fitted directly: the core was trained on these very
+        records, so its logits would leak their labels into the validation folds.
         """
         position = _folds(labels.numpy(), folds)
         if len(np.unique(position)) < 2:

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from efface.tail import Layout
-from efface.tangent.layers import OpaqueLayer, Saved, lower
+from efface.tangent.layers import OpaqueLayer, Saved
+from efface.tangent.lowering import lower
 
 
 @dataclass(frozen=True)
