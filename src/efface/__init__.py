@@ -24,15 +24,20 @@ _WHERE = {
     "Core": "efface.core",
     "Stage": "efface.training",
     "MixedLinear": "efface.model",
+    "Workspace": "efface.workspace",
+    "Guarantee": "efface.certificates",
     "SGD": "efface.tangent.sgd",
     "ConjugateGradient": "efface.tangent.cg",
     "Cholesky": "efface.tangent.dense",
+    "PaperForgetting": "efface.tangent.forgetting",
+    "SolvedForgetting": "efface.tangent.forgetting",
     "LastLayer": "efface.lastlayer",
     "check": "efface.check",
     "EffaceError": "efface.errors",
 }
 
 if TYPE_CHECKING:
+    from efface.certificates import Guarantee as Guarantee
     from efface.check import check as check
     from efface.core import Core as Core
     from efface.errors import EffaceError as EffaceError
@@ -44,8 +49,11 @@ if TYPE_CHECKING:
     from efface.records import Split as Split
     from efface.tangent.cg import ConjugateGradient as ConjugateGradient
     from efface.tangent.dense import Cholesky as Cholesky
+    from efface.tangent.forgetting import PaperForgetting as PaperForgetting
+    from efface.tangent.forgetting import SolvedForgetting as SolvedForgetting
     from efface.tangent.sgd import SGD as SGD
     from efface.training import Stage as Stage
+    from efface.workspace import Workspace as Workspace
 
 __all__ = [*_WHERE, "__version__"]
 

@@ -48,7 +48,7 @@ def train(
         bool | None, typer.Option("--replay-core/--no-replay-core", help=REPLAY)
     ] = None,
     mu: Annotated[float | None, typer.Option(help="The ridge. Default: 0.01.")] = None,
-    user: Annotated[str | None, typer.Option(help="The user part. Default: tangent.")] = None,
+    user: Annotated[str | None, typer.Option(help="compact (exact forgetting, the default) or tangent (the paper's).")] = None,
     solver: Annotated[str | None, typer.Option(help=SOLVER)] = None,
     seed: Annotated[int | None, typer.Option(help="Of the core split and training.")] = None,
     channels: Annotated[
