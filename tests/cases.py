@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,13 +10,15 @@ from functools import cache
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from efface.backbone import Backbone
 from efface.blocks import GlobalMean, MeanToken, Residual, fold_batchnorm, leaky_activations
 from efface.families import Step, cut
+from efface.images import ArrayImage, digest_of
 from efface.preprocess import Preprocess
-from efface.records import ArrayImage, Record, Records, Split, digest_of
+from efface.records import Record, Records, Split
 from efface.tail import Tail
 
 NUM_CLASSES = 3
@@ -386,3 +389,9 @@ def named_sequential() -> nn.Sequential:
     layers["pool"] = GlobalMean()
     layers["head"] = nn.Linear(6, 10)
     return nn.Sequential(layers)
+
+
+def encoded(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()

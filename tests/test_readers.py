@@ -18,7 +18,8 @@ import pytest
 from PIL import Image
 
 from efface.errors import EffaceError, FormatError, RecordError
-from efface.records import Channels, Records, Skipped, Split
+from efface.images import Channels
+from efface.records import Records, Skipped, Split
 
 
 def pixels(seed: int, channels: int = 3, size: int = 6) -> np.ndarray:

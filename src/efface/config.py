@@ -11,6 +11,7 @@ import json
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -20,6 +21,7 @@ from efface.errors import FormatError
 
 if TYPE_CHECKING:
     from efface.activations import ActivationCache
+    from efface.backbone import Backbone
     from efface.core import Core
     from efface.model import MixedLinear
     from efface.records import Records
@@ -68,13 +70,16 @@ class StageConfig(_Table):
 
 class CoreConfig(_Table):
     """``leaky_slope = 0`` keeps the ReLUs, ``calibrate_to = 0`` the scale of the core's logits; no
-    ``stages`` means the backbone's default ones."""
+    ``stages`` means the backbone's default ones. ``resize`` (short side) and ``crop`` (central square), if
+    given, replace those of the backbone's preprocessing; 0 leaves that step out."""
 
     backbone: str = Field(default="cnn", min_length=1)
     linearize: str = Field(default="last-block", min_length=1)
-    leaky_slope: float = Field(default=0.1, ge=0, lt=1)
+    leaky_slope: float = Field(default=0.01, ge=0, lt=1)
     fold_batchnorm: bool = True
     calibrate_to: float = Field(default=0.0, ge=0)
+    resize: int | None = Field(default=None, ge=0)
+    crop: int | None = Field(default=None, ge=0)
     seed: int = 0
     stages: tuple[StageConfig, ...] = ()
 
@@ -82,13 +87,26 @@ class CoreConfig(_Table):
         from efface.core import Core
 
         return Core(
-            self.backbone,
+            self._sized(),
             classes=classes,
             linearize=self.linearize,
             leaky_slope=self.leaky_slope or None,
             fold_batchnorm=self.fold_batchnorm,
             seed=self.seed,
         )
+
+    def _sized(self) -> str | Backbone:
+        """The backbone, with its preprocessing changed where ``resize`` or ``crop`` say so."""
+        sizes = {"resize": self.resize, "crop": self.crop}
+        given: dict[str, Any] = {k: v for k, v in sizes.items() if v is not None}
+        if not given:
+            return self.backbone
+        from efface.backbone import load_backbone
+
+        named = self.linearize not in ("head", "last-block", "last-stage", "all")
+        boundary = self.linearize if named else None
+        loaded = load_backbone(self.backbone, boundary=boundary, seed=self.seed)
+        return replace(loaded, preprocess=replace(loaded.preprocess, **given))
 
     def fit_options(self) -> dict[str, Any]:
         """What ``Core.fit`` takes beside the records."""

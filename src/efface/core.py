@@ -45,7 +45,7 @@ class Core:
         *,
         classes: Sequence[str],
         linearize: str = "last-block",
-        leaky_slope: float | None = 0.1,
+        leaky_slope: float | None = 0.01,
         fold_batchnorm: bool = True,
         preprocess: Preprocess | None = None,
         seed: int = 0,
@@ -181,10 +181,10 @@ class Core:
         return cache if known else None
 
     def default_stages(self) -> tuple[Stage, ...]:
-        """From scratch for the built-in network; head then tail for a pretrained one."""
+        """From scratch for the built-in network; a new head for a pretrained one."""
         if self.backbone.spec == "cnn":
             return (Stage("all", epochs=40, lr=0.05),)
-        return (Stage("head", epochs=60, lr=0.1), Stage("tail", epochs=15, lr=0.005))
+        return (Stage("head", epochs=60, lr=0.01),)
 
     def _run(
         self,

@@ -23,22 +23,18 @@ from typing import Any, TypeAlias, TypedDict, Unpack
 import numpy as np
 
 from efface.errors import EffaceError, FormatError, RecordError
-from efface.records import (
-    DEFAULT_COHORT,
+from efface.images import (
     ArrayImage,
     BytesImage,
     Channels,
     FileImage,
     ImageSource,
-    Record,
-    Records,
-    Skipped,
-    Split,
     decode,
     digest_of,
     naming,
     num_channels,
 )
+from efface.records import DEFAULT_COHORT, Record, Records, Skipped, Split
 
 PathLike: TypeAlias = str | os.PathLike[str]
 

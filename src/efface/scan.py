@@ -26,8 +26,9 @@ from torch import nn
 from efface.compact.user import CompactUser
 from efface.errors import RequestError
 from efface.files import read_tensors
+from efface.images import FileImage
 from efface.model import MixedLinear
-from efface.records import FileImage, Record, Records
+from efface.records import Record, Records
 from efface.workspace import Workspace
 
 PIECE = 64  # bytes

@@ -15,7 +15,8 @@ from torch import Tensor
 from efface import files
 from efface.activations import Activations
 from efface.compact.user import Rows
-from efface.records import DEFAULT_COHORT, Channels, Record, Records, Split
+from efface.images import Channels
+from efface.records import DEFAULT_COHORT, Record, Records, Split
 
 SCHEMA = "efface.records/1"
 

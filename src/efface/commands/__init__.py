@@ -18,6 +18,8 @@ REGISTRY = (
     "resume",
     "verify",
     "scan",
+    "audit",
+    "compare",
     "check",
     "demo",
 )

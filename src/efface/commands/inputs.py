@@ -97,7 +97,8 @@ def _is_data(path: Path) -> bool:
 
 
 def _record(path: Path, label: str) -> Record:
-    from efface.records import DEFAULT_COHORT, FileImage, Record, Split, digest_of, naming
+    from efface.images import FileImage, digest_of, naming
+    from efface.records import DEFAULT_COHORT, Record, Split
 
     name = str(path)
     if not path.is_file():

@@ -36,6 +36,9 @@ LINEARIZE = (
 )
 FRACTION = "Move user records into core until it holds this share. Default: as the data says."
 REPLAY = "Use core records again in the user fit. Default: on."
+USER = "compact (exact forgetting, the default) or tangent (the paper's)."
+FEATURES = "How many features the compact part has, about. Default: 4096."
+MU = "The ridge. Default: chosen on core data (compact), 0.01 (tangent)."
 SOLVER = "cg, sgd or cholesky; their options go into the config. Default: cg."
 
 
@@ -47,8 +50,12 @@ def train(
     replay_core: Annotated[
         bool | None, typer.Option("--replay-core/--no-replay-core", help=REPLAY)
     ] = None,
-    mu: Annotated[float | None, typer.Option(help="The ridge. Default: 0.01.")] = None,
-    user: Annotated[str | None, typer.Option(help="compact (exact forgetting, the default) or tangent (the paper's).")] = None,
+    user: Annotated[str | None, typer.Option(help=USER)] = None,
+    features: Annotated[int | None, typer.Option(help=FEATURES)] = None,
+    bits: Annotated[
+        int | None, typer.Option(help="Of a compact feature, 2 to 16. Default: 8.")
+    ] = None,
+    mu: Annotated[float | None, typer.Option(help=MU)] = None,
     solver: Annotated[str | None, typer.Option(help=SOLVER)] = None,
     seed: Annotated[int | None, typer.Option(help="Of the core split and training.")] = None,
     channels: Annotated[
@@ -102,6 +109,8 @@ def train(
             "core.linearize": linearize,
             "core.seed": seed,
             "user.kind": user,
+            "user.features": features,
+            "user.bits": bits,
             "user.mu": mu,
             "user.replay_core": replay_core,
             "user.solver": solver,

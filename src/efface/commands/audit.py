@@ -1,0 +1,167 @@
+"""``efface audit``: is it really forgotten? A model after a request, read out and attacked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from efface.commands.forget import WorkspacePath
+from efface.commands.output import JsonFlag, finish, table
+from efface.errors import EffaceError
+from efface.progress import Progress, mode_for, part, show
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from efface.audit.study import Settings
+    from efface.records import Records
+    from efface.workspace import Workspace
+
+EXAMPLES = """\
+Example: [bold]efface audit model digits --owner u07[/bold]
+
+Example: [bold]efface audit model photos/ --id train/anna/17.jpg --worlds 0 --json[/bold]"""
+
+OWN = {"compact": "exact", "tangent": "solved"}
+OUT = "Folder for report.html, audit.json and the cache of finished parts."
+
+
+def audit(
+    workspace: WorkspacePath,
+    data: Annotated[str, typer.Argument(help="Where the forgotten records still are, and tests.")],
+    owner: Annotated[list[str] | None, typer.Option(help="A person; repeatable.")] = None,
+    id_: Annotated[list[str] | None, typer.Option("--id", help="A record; repeatable.")] = None,
+    worlds: Annotated[
+        int, typer.Option(min=0, help="Models for the per-sample attacks; 0: none.")
+    ] = 24,
+    canaries: Annotated[int, typer.Option(min=0, help="Of the one-run audit; 0: none.")] = 200,
+    seed: Annotated[int, typer.Option(help="Of all random choices.")] = 0,
+    out: Annotated[Path, typer.Option(help=OUT)] = Path("efface-audit"),
+    json: JsonFlag = False,
+) -> None:
+    """Compare a model with one retrained without some records, and attack it and its method.
+
+    The workspace is only read. Exit code 3 if the records are still in the model, or if something that was
+    measured contradicts the certificate.
+    """
+    from efface.audit.study import Settings
+    from efface.workspace import Workspace
+
+    opened = Workspace.open(workspace, recover=False)
+    with show("audit", mode_for(as_json=json)) as progress:
+        asked, test = _read(opened, data, owner, id_)
+        settings = Settings(seeds=1, worlds=worlds, canaries=canaries, seed=seed)
+        values = run(opened, asked, test, settings, out, progress)
+    finish(values, as_json=json, render=lambda console: _render(console, values))
+    if not values["ok"]:
+        raise typer.Exit(3)
+
+
+def run(
+    workspace: Workspace,
+    asked: Records,
+    test: Records,
+    settings: Settings,
+    out: Path,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Audit a workspace; writes ``audit.json`` and ``report.html`` into ``out``."""
+    from dataclasses import replace
+
+    from efface import files
+    from efface.audit.served import hold, scene_of, served_weights
+    from efface.audit.study import SCHEMA, Reader, Study, identity_of
+    from efface.report.audit import audit_report
+
+    model, certificate = workspace.model(), workspace.certificate
+    weights = served_weights(model)
+    present = sum(d in set(workspace.records.digests) for d in asked.digests)
+    scene = scene_of(model, asked, test, certificate)
+    names = ("original", "retrain", OWN[scene.kind])
+    identity = identity_of(str(workspace.number), model.core.digest, asked.digests, test.digests)
+    study = Study(
+        scene,
+        replace(settings, methods=names),
+        request=scene.forget,
+        cache=out / "cache",
+        identity=identity,
+    )
+    values = study.run(part(progress, 0.0, 0.9))
+    reader = Reader(scene, study.trained, study._relearn(0))
+    held = hold(scene, weights, study.trained, reader.retrained, certificate)
+    values["served"] = {
+        "readouts": reader.values(weights, weights),
+        "held": None if held is None else held.to_dict(),
+        "num_still_in": present,
+    }
+    kept = held is None or held.kept
+    values |= {"workspace": str(workspace.path), "release": workspace.number}
+    values["ok"] = kept and not present and not values["contradictions"]
+    values["report"] = str(out / "report.html")
+    files.write_json(out / "audit.json", {"schema": SCHEMA, **values})
+    command = f"efface audit {workspace.path} DATA"
+    audit_report(values, f"Audit of release {workspace.number}", command).write(out / "report.html")
+    return values
+
+
+def _read(
+    workspace: Workspace, spec: str, owner: list[str] | None, ids: list[str] | None
+) -> tuple[Records, Records]:
+    """The records in question, with the model's classes, and the test records."""
+    from efface.audit.served import beside
+    from efface.records import Records
+
+    if (owner is None) == (ids is None):
+        raise EffaceError("whose records?", "give --owner or --id, either repeated as needed.")
+    found = Records.open(spec)
+    asked = found.user.select(owner=owner) if owner is not None else found.select(ids=ids)
+    classes = workspace.settings["classes"]
+    if not len(asked) or not len(found.test):
+        raise EffaceError(
+            f"{spec} holds {len(asked)} of these records and {len(found.test)} test records.",
+            "an audit needs both; check the spelling and the split.",
+        )
+    return beside(Records(asked, classes)), Records(found.test, classes)
+
+
+def _render(console: Console, values: dict[str, Any]) -> None:
+    served, methods = values["served"], values["methods"]
+    rows = table("readout", "served", "retrained", "original", right=(1, 2, 3))
+    for key, value in served["readouts"].items():
+        shown = [methods[name]["readouts"][key]["mean"] for name in ("retrain", "original")]
+        rows.add_row(key.replace("_", " "), *(f"{v:.4g}" for v in (value, *shown)))
+    console.print(rows)
+    rows = table("attack", "game", "AUC", "by chance", "ε ≥", right=(2, 3, 4))
+    own = next(name for name in methods if name in OWN.values())
+    for game in ("canary", "attacks"):
+        for name, v in methods[own][game].items():
+            chance = f"{v['chance'][0]:.2f}–{v['chance'][1]:.2f}"
+            note = "" if v["covered"] else " (not covered)"
+            rows.add_row(name + note, game, f"{v['auc']:.3f}", chance, f"{v['epsilon_bound']:.2f}")
+    console.print(rows)
+    for line in _verdicts(values):
+        console.print(line, style="bold red", soft_wrap=True)
+    if values["ok"]:
+        console.print("nothing here contradicts the certificate", style="bold green")
+    console.print(f"report: {values['report']}", style="bold", markup=False, soft_wrap=True)
+
+
+def _verdicts(values: dict[str, Any]) -> list[str]:
+    """What is wrong, a sentence each."""
+    served, lines = values["served"], []
+    if served["num_still_in"]:
+        lines.append(f"{served['num_still_in']} of these records are still in the model's data")
+    held = served["held"]
+    if held is not None and not held["kept"]:
+        lines.append(
+            f"the weights are not those the certificate speaks of: off the retrained ones by "
+            f"{held['relative_distance']:.1e} relative, {held['shift_lower_bound']:.3g} sigma at least"
+        )
+    for c in values["contradictions"]:
+        lines.append(
+            f"the {c['attack']} attack proves epsilon ≥ {c['refuted_epsilon_bound']:.2f} for "
+            f"{c['method']}, claimed {c['claimed_epsilon']:.2f}"
+        )
+    return lines

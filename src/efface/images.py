@@ -1,0 +1,140 @@
+"""Images: where a record's content comes from, and how it becomes pixels.
+
+An ``ImageSource`` gives the encoded bytes of a file or the pixels of an array; ``digest_of`` names
+such content, ``decode`` turns it into uint8 pixels, ``naming`` tells whose image could not be read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from efface.errors import RecordError
+
+GRAY_MODES = frozenset({"1", "L", "LA", "La", "I", "I;16", "I;16L", "I;16B", "I;16N"})
+
+Content: TypeAlias = bytes | np.ndarray
+
+
+class Channels(StrEnum):
+    GRAY = "gray"
+    RGB = "rgb"
+
+
+class ImageSource(Protocol):
+    def content(self) -> Content:
+        """The encoded file's bytes, or the pixels themselves."""
+
+
+@dataclass(frozen=True)
+class FileImage:
+    path: Path
+
+    def content(self) -> bytes:
+        return self.path.read_bytes()
+
+
+@dataclass(frozen=True)
+class BytesImage:
+    data: bytes = field(repr=False)
+
+    def content(self) -> bytes:
+        return self.data
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayImage:
+    """Row ``index`` of an array shared by many records."""
+
+    array: np.ndarray = field(repr=False)  # (n, h, w) or (n, h, w, channels)
+    index: int
+
+    def content(self) -> np.ndarray:
+        return np.asarray(self.array[self.index])
+
+
+def digest_of(content: Content) -> str:
+    """SHA-256 of a file's bytes; for arrays of ``dtype ‖ shape ‖ bytes``."""
+    if isinstance(content, bytes):
+        return hashlib.sha256(content).hexdigest()
+    header = f"{content.dtype.str}{content.shape}".encode()
+    return hashlib.sha256(header + content.tobytes()).hexdigest()
+
+
+def num_channels(content: Content) -> int:
+    """1 (gray) or 3 (colour), from the header alone; alpha does not count."""
+    if isinstance(content, bytes):
+        with Image.open(io.BytesIO(content)) as image:
+            return 1 if _is_gray(image.mode) else 3
+    if content.dtype not in (np.uint8, np.uint16):
+        raise ValueError(f"pixels are {content.dtype}, they must be uint8 or uint16")
+    if content.ndim not in (2, 3) or content.size == 0:
+        raise ValueError(f"pixels have shape {content.shape}, not (height, width, channels)")
+    if content.ndim == 3 and content.shape[2] not in (1, 3, 4):
+        raise ValueError(f"pixels have {content.shape[2]} channels in shape {content.shape}")
+    return 1 if content.ndim == 2 or content.shape[2] == 1 else 3
+
+
+def decode(content: Content, channels: Channels | None = None) -> np.ndarray:
+    """Pixels as a person sees them: EXIF orientation applied, alpha dropped, 16 bits scaled to 8.
+
+    ``channels`` converts; None keeps what the image has (palettes become RGB).
+    """
+    native = num_channels(content)
+    wanted = channels or (Channels.GRAY if native == 1 else Channels.RGB)
+    image = _open(content) if isinstance(content, bytes) else _from_array(content)
+    if image.mode.startswith("I"):
+        image = Image.fromarray(_to_8_bits(np.asarray(image)))
+    if image.mode in ("P", "PA"):
+        image = image.convert("RGBA")  # Pillow warns when a palette's alpha is dropped in one step
+    pixels = np.array(image.convert("L" if wanted is Channels.GRAY else "RGB"))
+    return pixels[:, :, None] if pixels.ndim == 2 else pixels  # (h, w, channels)
+
+
+def _is_gray(mode: str) -> bool:
+    if mode == "F":
+        raise ValueError("32-bit float pixels have no agreed range; save them as 8 or 16 bits")
+    return mode in GRAY_MODES
+
+
+def _open(data: bytes) -> Image.Image:
+    with Image.open(io.BytesIO(data)) as image:
+        image.load()
+        return ImageOps.exif_transpose(image)
+
+
+def _from_array(pixels: np.ndarray) -> Image.Image:
+    if pixels.ndim == 3 and pixels.shape[2] == 1:
+        pixels = pixels[:, :, 0]
+    eight = pixels if pixels.dtype == np.uint8 else _to_8_bits(pixels)
+    return Image.fromarray(np.ascontiguousarray(eight))
+
+
+def _to_8_bits(pixels: np.ndarray) -> np.ndarray:
+    """``round(v · 255 / 65535)``. Pillow's own conversion clips at 255 instead."""
+    if pixels.size and not 0 <= int(pixels.min()) <= int(pixels.max()) <= 65535:
+        raise ValueError("32-bit integer pixels have no agreed range; save them as 8 or 16 bits")
+    return np.rint(pixels / 257.0).astype(np.uint8)
+
+
+@contextmanager
+def naming(record_id: str) -> Iterator[None]:
+    """Turns what a missing file or a damaged image raises into an error that names the record."""
+    fix = "replace the file or take it out of the data; skip_bad=True sets bad images aside."
+    try:
+        yield
+    except FileNotFoundError as problem:
+        raise RecordError(record_id, f"the file {problem.filename} is missing.", fix) from problem
+    except UnidentifiedImageError as problem:
+        raise RecordError(record_id, "not an image, or its header is damaged.", fix) from problem
+    except Exception as problem:  # decoders raise whatever their parser stumbled over
+        raise RecordError(record_id, f"the image cannot be read ({problem}).", fix) from problem

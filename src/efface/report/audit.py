@@ -1,0 +1,263 @@
+"""The page of an audit or a comparison: draws what ``efface.audit`` measured, and computes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from efface.report.figures import Band, Line, Point, Scale, bars, histograms, lines, scatter
+from efface.report.html import Card, Check, Figure, Report, Section, Table
+
+REFERENCE = "retrain"
+SETS = ("retained", "forgotten", "test")
+FLOOR = 1e-3  # of rates on logarithmic axes
+SHOWN = ("original", "fine-tune", "fisher", "paper-0.9", "solved", "exact", "retrain")
+BARS = (
+    ("error_forgotten", "error on the forgotten records", True),
+    ("error_test", "error on the test records", True),
+    ("distance_forgotten", "activation distance on the forgotten records", False),
+    ("relearn_relative", "relearn time, in that of the retrained model", False),
+    ("entropy_attack", "forgotten records taken for training data, by entropy", True),
+)
+
+
+def audit_report(values: dict[str, Any], title: str, command: str) -> Report:
+    """One page: verdict, readouts beside the retrained band, attacks, and how to repeat it."""
+    methods = values["methods"]
+    sections = [_readout_section(values), _bars_section(methods)]
+    if any(m["attacks"] for m in methods.values()):
+        sections.append(_attack_section(methods, "attacks", "Attacks over many models"))
+        sections.append(_curve_section(methods))
+    if any(m["canary"] for m in methods.values()):
+        sections.append(_attack_section(methods, "canary", "One run with canaries"))
+    sections.append(_information_section(methods))
+    if "served" in values:
+        sections.insert(0, _served_section(values))
+    return Report(
+        title=title,
+        subtitle=(
+            f"{values['num_forgotten']} of {values['num_user']:,} user records must go; "
+            f"{values['user']} user part, {values['num_weights']:,} weights."
+        ),
+        cards=_cards(values),
+        sections=sections,
+        checks=[
+            Check("Measure everything again.", command),
+            Check("All numbers behind this page are in the JSON file beside it."),
+        ],
+        digests={},
+        made=datetime.now(UTC),
+    )
+
+
+def _cards(values: dict[str, Any]) -> list[Card]:
+    refuted = values["contradictions"]
+    cards = [
+        Card(
+            "claims against attacks",
+            "contradicted" if refuted else "not contradicted",
+            ", ".join(sorted({c["method"] for c in refuted})) or "by any attack here",
+        )
+    ]
+    for name in ("original", "paper-0.9", "solved", "exact"):
+        best = _best_attack(values["methods"].get(name, {}))
+        if best is not None:
+            cards.append(Card(f"best attack on {name}", f"AUC {best[1]:.3f}", best[0]))
+    cards.append(Card("time", f"{values['seconds']:.0f} s", "all of it"))
+    return cards
+
+
+def _best_attack(method: Mapping[str, Any]) -> tuple[str, float] | None:
+    """Of those that a certificate covers."""
+    found = [
+        (name, verdict["auc"])
+        for game in ("attacks", "canary")
+        for name, verdict in method.get(game, {}).items()
+        if verdict["covered"]
+    ]
+    return max(found, key=lambda item: item[1], default=None)
+
+
+def _readout_section(values: dict[str, Any]) -> Section:
+    head = ("method", *(f"error: {s}" for s in SETS), *(f"distance: {s}" for s in SETS))
+    head += ("relearn", "entropy attack", "time")
+    rows = []
+    for name, method in values["methods"].items():
+        r = method["readouts"]
+        errors = [_spread(r[f"error_{s}"], percent=True) for s in SETS]
+        distances = [_spread(r[f"distance_{s}"]) for s in SETS]
+        others = (_spread(r["relearn"]), _spread(r["entropy_attack"], percent=True))
+        seconds = f"{1000 * r['seconds']['mean']:.0f} ms"
+        rows.append((name, *errors, *distances, *others, seconds))
+    seeds = values["settings"]["seeds"]
+    return Section(
+        "Readouts",
+        prose=(
+            "What the model shows of the forgotten records. **An ideal method has the values of the "
+            "retrained model**, on every set, not the best ones. Distances are between softmax outputs "
+            "and those of the retrained model. Relearn time is the number of SGD steps until nine tenths "
+            "of the loss that forgetting cost on the forgotten records is made up again; at "
+            f"{values['settings']['relearn']} it was stopped. Mean ± standard deviation of {seeds} runs."
+        ),
+        tables=[Table(head, rows, numeric=tuple(range(1, len(head))))],
+    )
+
+
+def _bars_section(methods: Mapping[str, Any]) -> Section:
+    figures = []
+    names = list(methods)
+    for key, label, percent in BARS:
+        spreads = [methods[name]["readouts"][key] for name in names]
+        band = None
+        if REFERENCE in methods:
+            r = methods[REFERENCE]["readouts"][key]
+            band = Band(r["mean"] - r["std"], r["mean"] + r["std"], "retrained, ± 1 std")
+        svg = bars(
+            names,
+            [s["mean"] for s in spreads],
+            errors=[s["std"] for s in spreads],
+            band=band,
+            ylabel=label,
+            percent=percent,
+            highlight=names.index("exact") if "exact" in names else None,
+        )
+        figures.append(Figure(svg, f"{label.capitalize()}; inside the band is as if retrained."))
+    return Section("Beside the retrained band", figures=figures)
+
+
+def _attack_section(methods: Mapping[str, Any], game: str, heading: str) -> Section:
+    names = list(next(m[game] for m in methods.values() if m[game]))
+    head = (
+        "method",
+        *(f"{n}: AUC" for n in names),
+        "TPR at 0.1 %",
+        "TPR at 1 %",
+        "ε ≥",
+        "claimed ε ≤",
+    )
+    rows = []
+    for name, method in methods.items():
+        found = method[game]
+        covered = [v for v in found.values() if v["covered"]]
+        claimed = method["claimed_epsilon"]
+        rows.append(
+            (
+                name,
+                *(_auc(found[n]) for n in names),
+                _percent(max(v["tpr"]["0.001"] for v in covered)),
+                _percent(max(v["tpr"]["0.01"] for v in covered)),
+                f"{max(v['epsilon_bound'] for v in covered):.2f}",
+                "–" if claimed is None else f"{claimed:.2f}",
+            )
+        )
+    return Section(
+        heading,
+        prose=(
+            "Each target was in the data with probability ½, and forgotten if it was; the attack tells "
+            "which. 0.5 is chance; a value marked * lies outside the 95 % interval of pure chance (one in "
+            "twenty does by accident). TPR and ε are those of the best attack on the released model alone. "
+            "**difference** compares the releases before and after the request, which no certificate "
+            "covers: exact forgetting does not help against somebody who kept the old model."
+        ),
+        tables=[Table(head, rows, numeric=tuple(range(1, len(head))))],
+    )
+
+
+def _curve_section(methods: Mapping[str, Any]) -> Section:
+    curves = []
+    for name in SHOWN:
+        verdict = methods.get(name, {}).get("attacks", {}).get("lira")
+        if verdict is not None:
+            x = [max(v, FLOOR) for v in verdict["fpr"]]
+            curves.append(Line(name, x, [max(v, FLOOR) for v in verdict["tprs"]]))
+    figures = [
+        Figure(
+            lines(
+                curves,
+                Scale("false positive rate", log=True, low=FLOOR, high=1.0),
+                Scale("true positive rate", log=True, low=FLOOR, high=1.0),
+                diagonal=True,
+                height=4.2,
+                title="ROC of the per-sample likelihood-ratio attack",
+            ),
+            "ROC of the likelihood-ratio attack. On the dotted line the attacker is guessing.",
+        )
+    ]
+    for name in ("original", "paper-0.9", "exact", "solved"):
+        verdict = methods.get(name, {}).get("attacks", {}).get("lira")
+        if verdict is not None:
+            svg = histograms(
+                {
+                    "was in, forgotten": _clip(verdict["members"]),
+                    "never in": _clip(verdict["others"]),
+                },
+                xlabel=f"log likelihood ratio, {name}",
+            )
+            figures.append(Figure(svg, f"Scores against **{name}**; forgotten if both look alike."))
+    return Section("Attack curves", figures=figures)
+
+
+def _information_section(methods: Mapping[str, Any]) -> Section:
+    points = []
+    for name, method in methods.items():
+        r = method["readouts"]
+        nats = r["information_nats_estimate"]["mean"]
+        points.append(Point(name, max(nats, 1e-8), 1 - r["error_test"]["mean"]))
+    svg = scatter(
+        points,
+        Scale("information left (nats, at the certificate's noise)", log=True),
+        Scale("test accuracy", percent=True),
+        title="information left against accuracy",
+        height=4.0,
+    )
+    return Section(
+        "Information against accuracy",
+        prose=(
+            "‖w − w_r‖²/(2σ²): what the weights could tell about the forgotten records if noise of the "
+            "certificate's σ were added to them; measured against an actual retrain (values below 1e-8 "
+            "are drawn there)."
+        ),
+        figures=[Figure(svg, "The upper left corner is where one wants to be.")],
+    )
+
+
+def _served_section(values: dict[str, Any]) -> Section:
+    served = values["served"]
+    rows = [(key.replace("_", " "), _number(value)) for key, value in served["readouts"].items()]
+    held = served["held"]
+    if held is None:
+        verdict = "There is no certificate to hold it against."
+    elif held["kept"]:
+        verdict = "Its weights keep the certificate."
+    else:
+        verdict = "**Its weights contradict the certificate.**"
+    return Section(
+        "The served model",
+        prose=f"The published weights, against a model retrained without the records. {verdict}",
+        tables=[Table(("readout", "value"), rows, numeric=(1,))],
+    )
+
+
+def _spread(spread: Mapping[str, float], percent: bool = False) -> str:
+    factor, unit = (100, " %") if percent else (1, "")
+    text = f"{factor * spread['mean']:.3g}"
+    if spread["num"] > 1 and spread["std"] > 0:
+        text += f" ± {factor * spread['std']:.1g}"
+    return text + unit
+
+
+def _auc(verdict: Mapping[str, Any]) -> str:
+    return f"{verdict['auc']:.3f}" + ("" if verdict["at_chance"] else " *")
+
+
+def _clip(values: list[float], limit: float = 15.0) -> list[float]:
+    return [min(max(v, -limit), limit) for v in values]
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f} %"
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}"
