@@ -10,6 +10,7 @@ looked at once, at the end. Writes experiments/results/accuracy-NAME.json and pr
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable
 from typing import Any
@@ -38,37 +39,50 @@ class Setting:
     def __init__(self, args: Any, seed: int) -> None:
         self.data = Records.open(args.data, core_fraction=args.core_fraction, seed=seed)
         prep = Preprocess(resize=args.resize, crop=224) if args.resize else None
-        self.core = Core(
-            args.backbone,
-            classes=self.data.classes,
-            linearize=args.linearize,
-            leaky_slope=args.leaky_slope,
-            preprocess=prep,
-        )
+        self.args, self.prep = args, prep
+        self.core = self._new_core()
         self.cache: ActivationCache | None = self.core.cache(args.cache) if args.cache else None
         begin = time.monotonic()
         self.core.activations(self.data, self.cache, progress=_say)
         print(f"activations: {time.monotonic() - begin:.0f} s", flush=True)
         begin = time.monotonic()
-        stages = None if args.backbone == "cnn" else (Stage("head", epochs=60, lr=0.01),)
-        self.core.fit(self.data.core, stages, calibrate_to=5.0, cache=self.cache)
+        self._fit(self.core, self.data.core)
+        self.core_seconds = time.monotonic() - begin
         if self.cache is not None:
             self.cache = self.core.cache(args.cache)  # another one if the prefix was trained
-        self.core_seconds = time.monotonic() - begin
         self.user = self.data.user + self.data.core
 
-    def tensor(self, records: Records) -> Tensor:
-        rows = self.core.activations(records, self.cache)
+    def _new_core(self) -> Core:
+        return Core(
+            self.args.backbone,
+            classes=self.data.classes,
+            linearize=self.args.linearize,
+            leaky_slope=self.args.leaky_slope,
+            preprocess=self.prep,
+        )
+
+    def _fit(self, core: Core, records: Records) -> None:
+        stages = None if self.args.backbone == "cnn" else (Stage("head", epochs=60, lr=0.01),)
+        core.fit(records, stages, calibrate_to=5.0, cache=core._usable(self.cache))
+
+    def tensor(self, records: Records, core: Core | None = None) -> Tensor:
+        core = core or self.core
+        rows = core.activations(records, core._usable(self.cache))
         return rows[slice(0, len(rows))]
 
     def score(self, logits: Tensor) -> float:
         return float((logits.argmax(1) == self.core.labels(self.data.test)).float().mean())
 
-    def held_out(self) -> tuple[Records, Records]:
-        """Core data as four fifths to fit on and one fifth to choose on."""
-        mask = _every_fifth(self.data.core)
-        core = self.data.core
-        return core[np.flatnonzero(~mask)], core[np.flatnonzero(mask)]
+    def held_out(self) -> tuple[Core, Records, Records]:
+        """Core data as four fifths to fit on and one fifth to choose on, with a core of the former.
+
+        The core itself has seen all of them: its logits would give the labels away.
+        """
+        mask, data = _every_fifth(self.data.core), self.data.core
+        part, rest = data[np.flatnonzero(~mask)], data[np.flatnonzero(mask)]
+        trial = self._new_core()
+        self._fit(trial, part)
+        return trial, part, rest
 
 
 def run_compact(setting: Setting, features: int, bits: int = 8) -> dict[str, Any]:
@@ -90,13 +104,14 @@ def run_tangent(setting: Setting, passes: int, choosing: int) -> dict[str, Any]:
     core = setting.core
     operator = TangentOperator(core.tail)
     scales = balanced_scales(operator, setting.tensor(setting.data.core), probes=1)
-    part, rest = setting.held_out()
-    x, y = setting.tensor(part), core.labels(part)
+    trial, part, rest = setting.held_out()
+    x, y = setting.tensor(part, trial), core.labels(part)
+    trial_scales = balanced_scales(TangentOperator(trial.tail), x, probes=1)
     chosen: dict[float, float] = {}
     for mu in TANGENT_MUS:
-        user = _tangent(core, mu, scales, choosing)
+        user = _tangent(trial, mu, trial_scales, choosing)
         user.fit(x, y)
-        guess = user.logits(setting.tensor(rest)).argmax(1)
+        guess = user.logits(setting.tensor(rest, trial)).argmax(1)
         chosen[mu] = float((guess == core.labels(rest)).float().mean())
         print(f"  tangent mu={mu:g}: {chosen[mu]:.3f} on held-out core", flush=True)
     mu = max(chosen, key=lambda m: (chosen[m], m))
@@ -121,26 +136,26 @@ def _tangent(core: Core, mu: float, scales: dict[str, float], passes: int) -> Ta
 
 def run_fine_tune(setting: Setting, epochs: int) -> dict[str, Any]:
     """Cross-entropy on the same layers, not linearised; learning rate chosen on held-out core data."""
-    part, rest = setting.held_out()
+    trial, part, rest = setting.held_out()
     chosen = {}
     for lr in RATES:
-        tail = _fine_tuned(setting, part, Stage("tail", epochs, lr))
-        guess = tail(setting.tensor(rest)).argmax(1)
+        tail = _fine_tuned(setting, trial, part, Stage("tail", epochs, lr))
+        guess = tail(setting.tensor(rest, trial)).argmax(1)
         chosen[lr] = float((guess == setting.core.labels(rest)).float().mean())
         print(f"  fine-tune lr={lr:g}: {chosen[lr]:.3f} on held-out core", flush=True)
     lr = max(chosen, key=lambda r: chosen[r])
     begin = time.monotonic()
-    tail = _fine_tuned(setting, setting.user, Stage("tail", epochs, lr))
+    tail = _fine_tuned(setting, setting.core, setting.user, Stage("tail", epochs, lr))
     seconds = time.monotonic() - begin
     logits = torch.cat([tail(x) for x in setting.tensor(setting.data.test).split(64)])
     return {"accuracy": setting.score(logits), "seconds": seconds, "lr": lr, "epochs": epochs}
 
 
-def _fine_tuned(setting: Setting, records: Records, stage: Stage) -> Callable[[Tensor], Tensor]:
-    import copy
-
-    tail = copy.deepcopy(setting.core.tail).requires_grad_(True)
-    x, y = setting.tensor(records), setting.core.labels(records)
+def _fine_tuned(
+    setting: Setting, core: Core, records: Records, stage: Stage
+) -> Callable[[Tensor], Tensor]:
+    tail = copy.deepcopy(core.tail).requires_grad_(True)
+    x, y = setting.tensor(records, core), core.labels(records)
     train(tail, tail.parameters(), x, y, stage, progress=_say)
     return tail.requires_grad_(False)
 

@@ -139,3 +139,25 @@ def test_settings_build_what_they_say() -> None:
     core = CoreConfig(leaky_slope=0, linearize="head", seed=4).build(["a", "b"])
     assert (core.leaky_slope, core.linearize, core.seed) == (None, "head", 4)
     assert CoreConfig(calibrate_to=0).fit_options() == {"stages": None, "calibrate_to": None}
+
+
+def test_the_image_size_can_be_set_and_travels_with_the_model(tmp_path: Path) -> None:
+    from efface.config import CoreConfig
+    from efface.core import Core
+
+    core = CoreConfig(resize=10, crop=8).build(("a", "b"))
+    assert (core.backbone.preprocess.resize, core.backbone.preprocess.crop) == (10, 8)
+    assert core.backbone.preprocess.channels == 1  # the rest is the backbone's own
+    core.save(tmp_path)
+    assert Core.load(tmp_path).backbone.preprocess == core.backbone.preprocess
+
+
+def test_the_compact_part_gets_its_options() -> None:
+    from efface.config import UserConfig
+    from efface.core import Core
+
+    model = UserConfig(features=77, bits=12, bases="random").build(Core(classes=("a", "b")))
+    settings = model.user.settings
+    assert (settings["kind"], settings["features"], settings["bits"]) == ("compact", 77, 12)
+    assert settings["bases"] == "random"
+    assert settings["mu"] is None
