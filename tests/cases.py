@@ -392,6 +392,7 @@ def named_sequential() -> nn.Sequential:
 
 
 def encoded(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
+    """The image as the bytes of a file."""
     buffer = io.BytesIO()
     image.save(buffer, kind, **options)
     return buffer.getvalue()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -121,3 +122,37 @@ def feature_gradients(tail: nn.Module, name: str, x: Tensor) -> Tensor:
             return functional_call(Features(), {f"tail.{name}.weight": w}, (xi,))
 
     return torch.stack([grad(total)(weight, xi).flatten(1) for xi in x])
+
+
+@dataclass(frozen=True)
+class Ridge:
+    """1/(2n) Σ (x_iᵀw − y_i)² + μ/2 ‖w‖², small enough to solve exactly."""
+
+    x: np.ndarray  # (n, d)
+    y: np.ndarray  # (n,)
+    mu: float
+
+    def hessian(self) -> np.ndarray:
+        return self.x.T @ self.x / len(self.y) + self.mu * np.eye(self.x.shape[1])
+
+    def gradient(self, w: np.ndarray) -> np.ndarray:
+        return self.x.T @ (self.x @ w - self.y) / len(self.y) + self.mu * w
+
+    def minimiser(self) -> np.ndarray:
+        return np.linalg.solve(self.hessian(), self.x.T @ self.y / len(self.y))
+
+    def without(self, b: int) -> Ridge:
+        return Ridge(self.x[b:], self.y[b:], self.mu)
+
+    def only(self, b: int) -> Ridge:
+        return Ridge(self.x[:b], self.y[:b], self.mu)
+
+    def beta(self) -> float:
+        return float(np.max(np.sum(self.x**2, axis=1)) + self.mu)
+
+    def sigma_l(self) -> float:
+        """mean ℓ̂_i(w*) − mean min ℓ̂_i; min of ½(xᵀw − y)² + μ/2 ‖w‖² is ½ y² μ/(μ + ‖x‖²)."""
+        w = self.minimiser()
+        at_optimum = (self.x @ w - self.y) ** 2 / 2 + self.mu * w @ w / 2
+        lowest = self.y**2 / 2 * self.mu / (self.mu + np.sum(self.x**2, axis=1))
+        return float(np.mean(at_optimum - lowest))

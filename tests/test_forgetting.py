@@ -16,7 +16,7 @@ from tests import cases
 from tests.reference import explicit_jacobian, ridge_solution
 from torch import Tensor
 
-from efface import bounds
+from efface import apriori
 from efface.certificates import ExactCertificate, Guarantee, ShiftCertificate
 from efface.core import Core
 from efface.errors import EffaceError, GuaranteeError, RequestError
@@ -510,11 +510,11 @@ def test_the_theorem_can_say_something_where_it_does() -> None:
     assert "every attack" in shown["reason"]
     # n counts the forgotten too; M serves as σ_ℓ, since L(w*) ≤ L(0) ≤ M.
     beta, largest = theorem_constants(problem)
-    inputs = bounds.TheoremInputs(
+    inputs = apriori.TheoremInputs(
         n=9, b=1, num_requests=1, beta=beta, M=largest, mu=1e5, sigma=1e3, sigma_l=largest,
         d=user.operator.d, batch_size=64, steps=50,
     )  # fmt: skip
-    assert shown["nats_bound"] == bounds.paper_information_bound(inputs).nats_bound
+    assert shown["nats_bound"] == apriori.paper_information_bound(inputs).nats_bound
     assert (shown["beta"], shown["M"]) == (beta, largest)
 
 

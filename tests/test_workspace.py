@@ -24,13 +24,13 @@ from tests import cases
 from efface import files
 from efface.activations import ActivationCache
 from efface.certificates import Guarantee, ShiftCertificate
-from efface.commands.verify import all_checks
 from efface.core import Core
 from efface.errors import EffaceError, FormatError, GuaranteeError, RecordError, RequestError
 from efface.ledger import KILL_AT, Journal, Step
 from efface.model import MixedLinear
 from efface.records import Records, Split
 from efface.training import Stage
+from efface.verification import all_checks
 from efface.workspace import Workspace
 
 CLASSES = ("a", "b", "c")

@@ -21,6 +21,11 @@ NOT_COVERED = (
 )
 
 
+def sampler_delta(delta: float, d: int) -> float:
+    """δ less what the sampler of the noise may be off: at most 2⁻⁴⁶ in total variation a coordinate."""
+    return delta - d * 2.0**-46
+
+
 @dataclass(frozen=True)
 class Guarantee:
     """(ε, δ)-indistinguishability from retraining without the records, through noise N(0, σ²I).
@@ -42,13 +47,18 @@ class Guarantee:
                 f"no guarantee with epsilon {epsilon}, delta {delta}, sigma {sigma}.",
                 "all are positive and finite, and delta is below 1.",
             )
+        if sampler_delta(delta, d) <= 0:
+            raise EffaceError(
+                f"delta {delta:g} is below what the noise's sampler can promise for {d} weights.",
+                f"use a delta above {d * 2.0**-46:.1g}.",
+            )
         return cls(epsilon, delta, sigma, noise.grid_for(sigma, d))
 
     def shift(self, d: int) -> float:
         """The largest m before rounding to the grid that still gives (ε, δ) after it, rounded down."""
-        if bounds.grid_epsilon_bound(
-            self.delta, bounds.grid_shift(0.0, self.grid, d, self.sigma)
-        ) > (self.epsilon):
+        delta = sampler_delta(self.delta, d)
+        nothing = bounds.grid_shift(0.0, self.grid, d, self.sigma)
+        if bounds.grid_epsilon_bound(delta, nothing) > self.epsilon:
             raise GuaranteeError(
                 f"the grid {self.grid:g} alone spends epsilon {self.epsilon}.",
                 "raise sigma or epsilon.",
@@ -57,7 +67,7 @@ class Guarantee:
         for _ in range(60):
             middle = (low + high) / 2
             grown = bounds.grid_shift(middle, self.grid, d, self.sigma)
-            ok = bounds.grid_epsilon_bound(self.delta, grown) <= self.epsilon
+            ok = bounds.grid_epsilon_bound(delta, grown) <= self.epsilon
             low, high = (middle, high) if ok else (low, middle)
         return low
 
@@ -113,9 +123,13 @@ class ShiftCertificate:
         """Of all releases since the oldest request still counted: √Σ m_k²."""
         return bounds.total_shift([*self.earlier_shifts, self.shift_bound])
 
+    def _epsilon(self, shift: float) -> float:
+        delta = sampler_delta(self.guarantee.delta, self.d)
+        return bounds.grid_epsilon_bound(delta, shift) if delta > 0 else math.inf
+
     @property
     def epsilon_bound(self) -> float:
-        return bounds.grid_epsilon_bound(self.guarantee.delta, self.shift_bound)
+        return self._epsilon(self.shift_bound)
 
     @property
     def passed(self) -> bool:
@@ -131,9 +145,7 @@ class ShiftCertificate:
             "best_advantage_bound": bounds.advantage_bound(bounds.kl(m)),
             "epsilon_bound": self.epsilon_bound,
             "total_shift_bound": self.total_shift_bound,
-            "total_epsilon_bound": bounds.grid_epsilon_bound(
-                self.guarantee.delta, self.total_shift_bound
-            ),
+            "total_epsilon_bound": self._epsilon(self.total_shift_bound),
             "passed": self.passed,
             "not_covered": NOT_COVERED,
         }

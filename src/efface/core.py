@@ -266,7 +266,7 @@ class Core:
         parts = []
         for start in range(0, len(todo), batch_size):
             batch = records[todo[start : start + batch_size]]
-            rows = self._prefix(self.images(batch))
+            rows = self._prefix(_filled(self.images(batch), batch_size))[: len(batch)]
             if cache is None:
                 parts.append(rows)
             else:
@@ -430,6 +430,16 @@ def _stack(arrays: list) -> Any:
 def _copy(activations: Tensor) -> Tensor:
     """float32, never the caller's memory: the tail may begin with a module that works in place."""
     return activations.to(torch.float32, copy=True)
+
+
+def _filled(images: Tensor, size: int) -> Tensor:
+    """Exactly ``size`` images, filled up with repeats of the first.
+
+    Kernels are chosen by shape: an image alone in a batch would get other last bits than in a full one,
+    and a record's activations must not depend on its company.
+    """
+    missing = size - len(images)
+    return torch.cat([images, images[:1].expand(missing, *images.shape[1:])]) if missing else images
 
 
 def _every_fifth(records: Records) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from efface import bounds, noise
+from efface import apriori, noise
 from efface.certificates import (
     Certificate,
     ExactCertificate,
@@ -147,8 +147,8 @@ def with_apriori(
     """
     beta, largest = theorem_constants(problem)
     b = max(certificate.num_forgotten, 1)
-    value = bounds.paper_information_bound(
-        bounds.TheoremInputs(
+    value = apriori.paper_information_bound(
+        apriori.TheoremInputs(
             n=problem.n + b,
             b=b,
             num_requests=num_requests,

@@ -29,6 +29,11 @@ class Channels(StrEnum):
     GRAY = "gray"
     RGB = "rgb"
 
+    @classmethod
+    def of_count(cls, count: int) -> Channels:
+        """What a model of this many input channels is shown."""
+        return cls.GRAY if count == 1 else cls.RGB
+
 
 class ImageSource(Protocol):
     def content(self) -> Content:

@@ -15,8 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.reference import exact_digest, exact_statistics
 
+from efface.compact import exact as exact_module
 from efface.compact import statistics as module
-from efface.compact.statistics import ExactArray, Kernel, Statistics, int8_kernel_is_exact
+from efface.compact.exact import ExactArray, Kernel, int8_kernel_is_exact
+from efface.compact.statistics import Statistics
 from efface.errors import EffaceError, FormatError
 
 Arrays = tuple[np.ndarray, np.ndarray]
@@ -28,7 +30,7 @@ def tuned(strip: int, block: int, kernel: Kernel | None = None) -> Iterator[None
     """Small strips and blocks, and a given kernel, so that small cases take every path."""
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(module, "STRIP", strip))
-        stack.enter_context(mock.patch.dict(module.BLOCK_ROWS, dict.fromkeys(Kernel, block)))
+        stack.enter_context(mock.patch.dict(exact_module.BLOCK_ROWS, dict.fromkeys(Kernel, block)))
         if kernel is not None:
             stack.enter_context(forced(kernel))
         yield
@@ -144,7 +146,7 @@ def test_any_history_ends_in_the_digest_of_what_remains(
 @pytest.mark.parametrize("num_threads", [1, 2])
 def test_kernels_at_their_own_sizes_and_extremes(kernel: Kernel, num_threads: int) -> None:
     """Full blocks of the largest values, more than a block of rows and a strip of features."""
-    n, k = module.BLOCK_ROWS[kernel] + 37, module.STRIP + 65
+    n, k = exact_module.BLOCK_ROWS[kernel] + 37, module.STRIP + 65
     rows, targets = random_rows(n, k, 3)
     rows[:, ::3] = np.where(rows[:, ::3] > 0, 127, -127)  # (an even share of extremes)
     rows[:, 1] = 127
@@ -156,20 +158,20 @@ def test_kernels_at_their_own_sizes_and_extremes(kernel: Kernel, num_threads: in
     np.testing.assert_array_equal(statistics.cross(), wide.T @ targets)
 
 
-@pytest.mark.parametrize("num_rows", [1, module.SMALL, module.SMALL + 1, 5000])
+@pytest.mark.parametrize("num_rows", [1, exact_module.SMALL, exact_module.SMALL + 1, 5000])
 @pytest.mark.parametrize("bits", [2, 8, 9, 16])
 def test_no_block_can_pass_what_its_kernel_holds(bits: int, num_rows: int) -> None:
-    kernel = module.pick_kernel(bits, num_rows)
+    kernel = exact_module.pick_kernel(bits, num_rows)
     holds = {Kernel.INT8: 2**31 - 1, Kernel.FLOAT32: 2**24, Kernel.FLOAT64: 2**53 - 2**48}[kernel]
     top = 2 ** (bits - 1) - 1
-    assert module.BLOCK_ROWS[kernel] * top**2 <= holds
-    assert module.BLOCK_ROWS[kernel] * top * 32767 <= 2**53 - 2**48  # B is always float64
+    assert exact_module.BLOCK_ROWS[kernel] * top**2 <= holds
+    assert exact_module.BLOCK_ROWS[kernel] * top * 32767 <= 2**53 - 2**48  # B is always float64
     assert bits <= 8 or kernel is Kernel.FLOAT64
 
 
 def test_without_an_exact_int8_kernel_float32_takes_over() -> None:
-    with mock.patch.object(module, "int8_kernel_is_exact", return_value=False):
-        assert module.pick_kernel(8, 1000) is Kernel.FLOAT32
+    with mock.patch.object(exact_module, "int8_kernel_is_exact", return_value=False):
+        assert exact_module.pick_kernel(8, 1000) is Kernel.FLOAT32
 
 
 def plain_product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
@@ -213,7 +215,7 @@ def test_an_int8_product_that_failed_silently_is_not_used(
 
 def test_a_last_block_of_one_row() -> None:
     """torch's int8 product of one row with itself is uninitialised memory: it must not be used."""
-    rows, targets = random_rows(module.BLOCK_ROWS[Kernel.INT8] + 1, 6, 2)
+    rows, targets = random_rows(exact_module.BLOCK_ROWS[Kernel.INT8] + 1, 6, 2)
     wide = rows.astype(np.int64)
     np.testing.assert_array_equal(fitted(rows, targets).gram(), wide.T @ wide)
 

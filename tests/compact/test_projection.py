@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections import OrderedDict
 from functools import cache
 
@@ -28,7 +27,7 @@ every_case = pytest.mark.parametrize("name", TAPPED)
 
 @cache
 def float_tail(name: str) -> Tail:
-    return copy.deepcopy(cases.tail(name)).float()  # type: ignore[return-value]
+    return cases.BY_NAME[name].build().float()  # type: ignore[return-value]
 
 
 def inputs(name: str, n: int = 6, seed: int = 1) -> Tensor:

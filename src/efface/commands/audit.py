@@ -68,7 +68,7 @@ def run(
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Audit a workspace; writes ``audit.json`` and ``report.html`` into ``out``."""
-    from dataclasses import replace
+    from dataclasses import asdict, replace
 
     from efface import files
     from efface.audit.served import hold, scene_of, served_weights
@@ -93,7 +93,7 @@ def run(
     held = hold(scene, weights, study.trained, reader.retrained, certificate)
     values["served"] = {
         "readouts": reader.values(weights, weights),
-        "held": None if held is None else held.to_dict(),
+        "held": None if held is None else asdict(held),
         "num_still_in": present,
     }
     kept = held is None or held.kept
@@ -155,9 +155,11 @@ def _verdicts(values: dict[str, Any]) -> list[str]:
         lines.append(f"{served['num_still_in']} of these records are still in the model's data")
     held = served["held"]
     if held is not None and not held["kept"]:
+        noise = held["noise_ratio"]
         lines.append(
             f"the weights are not those the certificate speaks of: off the retrained ones by "
             f"{held['relative_distance']:.1e} relative, {held['shift_lower_bound']:.3g} sigma at least"
+            + ("" if noise is None else f", with {noise:.3f} of the noise")
         )
     for c in values["contradictions"]:
         lines.append(

@@ -113,8 +113,9 @@ def run(
 
 
 def render(console: Console, values: dict[str, Any]) -> None:
-    head = ("method", "test err.", "forgotten err.", "act. dist.", "relearn", "nats left")
-    rows = table(*head, "canary AUC", "LiRA AUC", "ε ≥", "claimed", right=tuple(range(1, 10)))
+    head = ("method", "test", "forgot", "dist.", "relearn", "nats", "canary", "LiRA", "ε ≥", "ε ≤")
+    rows = table(*head, right=tuple(range(1, 10)))
+    rows.columns[0].no_wrap = True
     for name, method in values["methods"].items():
         r, games = method["readouts"], (method["canary"], method["attacks"])
         found = [v for game in games for v in game.values() if v["covered"]]
@@ -133,6 +134,12 @@ def render(console: Console, values: dict[str, Any]) -> None:
             "–" if claimed is None else f"{claimed:.2f}",
         )
     console.print(rows)
+    console.print(
+        "test, forgot: errors · dist.: softmax distance to the retrained model on the forgotten · "
+        "relearn: steps · nats: information left · canary, LiRA: AUC, 0.5 is chance · "
+        "ε ≥: proved by an attack · ε ≤: claimed",
+        style="dim",
+    )
     for c in values["contradictions"]:
         console.print(
             f"{c['method']}: the {c['attack']} attack proves epsilon ≥ "

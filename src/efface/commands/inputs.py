@@ -72,7 +72,7 @@ def read_unlabelled(model: MixedLinear, items: Sequence[str], split: str) -> Rec
 def _records_of(model: MixedLinear, item: str, split: str) -> list[Record]:
     from dataclasses import replace
 
-    from efface.readers import METADATA_NAMES
+    from efface.readers.metadata import METADATA_NAMES
     from efface.records import Records
 
     path, label = Path(item).expanduser(), model.classes[0]
@@ -87,7 +87,7 @@ def _records_of(model: MixedLinear, item: str, split: str) -> list[Record]:
 
 
 def _is_image(path: Path) -> bool:
-    from efface.readers import IMAGE_SUFFIXES
+    from efface.readers.folder import IMAGE_SUFFIXES
 
     return path.suffix.lower() in IMAGE_SUFFIXES
 
@@ -110,7 +110,9 @@ def _record(path: Path, label: str) -> Record:
 
 
 def _channels(model: MixedLinear) -> str:
-    return "gray" if model.core.backbone.preprocess.channels == 1 else "rgb"
+    from efface.images import Channels
+
+    return Channels.of_count(model.core.backbone.preprocess.channels)
 
 
 def load_model(path: Path) -> MixedLinear:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json as json_lib
-import math
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,24 +13,10 @@ from efface.commands.output import JsonFlag, finish, table
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from efface.certificates import ShiftCertificate
-    from efface.model import MixedLinear
-    from efface.workspace import Workspace
-
 EXAMPLES = """\
 Example: [bold]efface verify model[/bold]
 
 Example: [bold]efface verify model --retrain --from-images photos/[/bold]"""
-
-RELATIVE = 1e-8  # weights solved on another machine, from the same sums, may differ by this
-ROUNDING = 1e-3  # activations computed anew, with other kernels, may differ by this
-
-
-@dataclass(frozen=True)
-class Check:
-    name: str
-    ok: bool
-    detail: str
 
 
 def verify(
@@ -51,6 +34,7 @@ def verify(
     With --retrain the compact statistics are summed again from the retained rows and must have the same
     digest; for the tangent part the gradient is computed again in float64, and epsilon from it.
     """
+    from efface.verification import all_checks
     from efface.workspace import Workspace
 
     opened = Workspace.open(workspace)
@@ -64,227 +48,6 @@ def verify(
     finish(values, as_json=json, render=lambda console: _render(console, values))
     if not values["ok"]:
         raise typer.Exit(4)
-
-
-def all_checks(
-    workspace: Workspace, *, retrain: bool = False, images: str | None = None
-) -> Iterator[Check]:
-    """The checks, one after the other, with no request running in between.
-
-    A file that cannot be read as what it should be raises FormatError, a journal LedgerError.
-    """
-    from efface.ledger import locked
-
-    with locked(workspace.path / "lock"):
-        yield _files(workspace)
-        yield _journal(workspace)
-        strays = [path.name for path in workspace.strays()]
-        yield Check("no leftovers", not strays, ", ".join(strays) or "none")
-        model = workspace.model()
-        yield _core(workspace, model)
-        yield _certificate(workspace, model)
-        if retrain:
-            yield from _retrain(workspace, model)
-        if images is not None:
-            yield _from_images(workspace, model, images)
-
-
-# Without computing anything anew.
-
-
-def _files(workspace: Workspace) -> Check:
-    """SHA-256 of every file of the release, as written down when it was made."""
-    from efface.files import read_json
-    from efface.workspace import MANIFEST_SCHEMA, file_digest
-
-    path = workspace.path / "private" / str(workspace.number) / "manifest.json"
-    listed = read_json(path, MANIFEST_SCHEMA)["files"]
-    changed = [
-        name
-        for name, digest in listed.items()
-        if not (workspace.path / name).is_file() or file_digest(workspace.path / name) != digest
-    ]
-    detail = f"changed or missing: {', '.join(changed)}" if changed else f"{len(listed)} digests"
-    return Check("files", not changed, detail)
-
-
-def _journal(workspace: Workspace) -> Check:
-    from efface.ledger import Step
-
-    entries = workspace.journal.entries()
-    done = [entry.number for entry in entries if entry.step is Step.DONE]
-    ok = bool(done) and done[-1] == workspace.number
-    last = f"the last finished is {done[-1]}" if done else "none is finished"
-    return Check("journal", ok, f"{len(entries)} lines; {last}, {workspace.number} is published")
-
-
-def _core(workspace: Workspace, model: MixedLinear) -> Check:
-    same = model.core.digest == workspace.settings["core_digest"]
-    return Check("core", same, model.core.digest if same else "not the core it was made with")
-
-
-def _certificate(workspace: Workspace, model: MixedLinear) -> Check:
-    """What follows from the certificate's inputs is computed anew; digests are compared with the files."""
-    certificate = workspace.certificate
-    if certificate is None:
-        ok = not workspace.shifts and not _made_by_forgetting(workspace)
-        return Check("certificate", ok, "none: nothing to hide" if ok else "it is missing")
-    problems = [
-        f"{name}.json is not what follows from its inputs"
-        for name, values in (("private", certificate.private()), ("public", certificate.public()))
-        if _stored(workspace, name) != json_lib.loads(json_lib.dumps(values))
-    ]
-    if not certificate.passed:
-        problems.append("the guarantee is not met")
-    problems += _mismatches(workspace, model)
-    return Check("certificate", not problems, "; ".join(problems) or f"{certificate.kind}, holds")
-
-
-def _made_by_forgetting(workspace: Workspace) -> bool:
-    from efface.ledger import Action
-
-    actions = {e.action for e in workspace.journal.entries() if e.number == workspace.number}
-    return Action.FORGET in actions
-
-
-def _stored(workspace: Workspace, form: str) -> dict[str, Any]:
-    from efface.files import read_json
-    from efface.workspace import CERTIFICATE_SCHEMA
-
-    path = workspace.path / "certificates" / f"{workspace.number}.{form}.json"
-    values = read_json(path, CERTIFICATE_SCHEMA)
-    return {key: value for key, value in values.items() if key != "schema"}
-
-
-def _mismatches(workspace: Workspace, model: MixedLinear) -> Iterator[str]:
-    from efface.certificates import ExactCertificate
-    from efface.compact.user import CompactUser
-    from efface.digests import tensors_digest
-
-    certificate = workspace.certificate
-    assert certificate is not None
-    user, records = model.user, workspace.records
-    retained = len(workspace.data) if len(records) else 0
-    if certificate.num_retained != retained:
-        yield f"{retained} records are retained, not {certificate.num_retained}"
-    if not isinstance(certificate, ExactCertificate):
-        return
-    if isinstance(user, CompactUser):
-        if user.statistics_digest != certificate.statistics_digest:
-            yield "the statistics are not the certificate's"
-        if user.weights_digest != certificate.weights_digest:
-            yield "the weights are not the certificate's"
-    elif tensors_digest(user.tensors) != certificate.weights_digest:
-        yield "the weights are not the certificate's"
-
-
-# Computing it anew.
-
-
-def _retrain(workspace: Workspace, model: MixedLinear) -> Iterator[Check]:
-    from efface.compact.user import CompactUser
-
-    if len(workspace.records) == 0:
-        zero = not any(t.any() for n, t in model.user.tensors.items() if n in ("weights", "theta"))
-        yield Check("retrain", zero, "no user records: the weights are 0" if zero else "not 0")
-    elif isinstance(model.user, CompactUser):
-        yield from _retrain_compact(model)
-    else:
-        yield from _recertify(workspace, model)
-
-
-def _retrain_compact(model: MixedLinear) -> Iterator[Check]:
-    import numpy as np
-
-    assert model.data is not None
-    assert model.data.rows is not None
-    user = model.user
-    digest, theta, weights = user.statistics_digest, user.theta, user.weights_digest
-    user.reset()
-    user.add(model.data.rows)
-    same = user.statistics_digest == digest
-    detail = digest if same else f"{user.statistics_digest} from the rows, {digest} stored"
-    yield Check("statistics from the retained rows", same, detail)
-    if user.weights_digest == weights:
-        yield Check("weights from the statistics", True, weights)
-        return
-    off = float(np.abs(user.theta - theta).max() / np.abs(user.theta).max())
-    detail = f"they differ by {off:.1e} relative (solved on another machine, if this is tiny)"
-    yield Check("weights from the statistics", off <= RELATIVE, detail)
-
-
-def _recertify(workspace: Workspace, model: MixedLinear) -> Iterator[Check]:
-    """‖g_r‖ in float64 on the noiseless weights, ε from it, and the size of the noise."""
-    import torch
-
-    from efface.certificates import ShiftCertificate
-
-    assert model.data is not None
-    assert model.data.activations is not None
-    user = model.user
-    problem = user.problem(model.data.activations, model.data.labels)
-    norm = float(problem.gradient(user.state, torch.float64).norm())
-    certificate = workspace.certificate
-    if not isinstance(certificate, ShiftCertificate):
-        yield Check("gradient on the noiseless weights", True, f"{norm:.2e}, nothing is promised")
-        return
-    again = replace(certificate, gradient_norm=norm)
-    promised = certificate.guarantee.epsilon
-    detail = f"gradient {norm:.2e}, epsilon {again.epsilon_bound:.4g} of {promised:g}"
-    yield Check("epsilon from the gradient", again.passed, detail)
-    yield _noise(certificate, float((user.weights - user.state).norm()))
-
-
-def _noise(certificate: ShiftCertificate, norm: float) -> Check:
-    """‖release − state‖ / (σ √d) is 1 ± 1/√(2d): noise that was left out, or too small, shows."""
-    sigma, d = certificate.guarantee.sigma, certificate.d
-    ratio = norm / (sigma * math.sqrt(d))
-    ok = abs(ratio - 1) <= 6 / math.sqrt(2 * d)
-    return Check("noise in the release", ok, f"{ratio:.4f} of what sigma {sigma:.3g} gives")
-
-
-def _from_images(workspace: Workspace, model: MixedLinear, spec: str) -> Check:
-    """Compute rows from images, found by content digest, and count how many agree."""
-    import numpy as np
-
-    from efface.commands.inputs import _channels
-    from efface.compact.user import CompactUser
-    from efface.records import Records
-
-    data = model.data
-    assert data is not None
-    retained = data.records if data.replay is None else data.records + data.replay
-    source = {record.digest: record for record in Records.open(spec, channels=_channels(model))}
-    at = np.array([i for i, r in enumerate(retained) if r.digest in source], dtype=np.int64)
-    if not len(at):
-        return Check("rows from images", False, f"none of the retained records is in {spec}")
-    found = [replace(source[retained[int(i)].digest], id=retained[int(i)].id) for i in at]
-    labelled = [replace(r, label=retained[int(i)].label) for r, i in zip(found, at, strict=True)]
-    model.cache = None
-    part = model.stage(Records(labelled, model.classes))
-    if isinstance(model.user, CompactUser):
-        assert data.rows is not None
-        assert part.rows is not None
-        agree, ok = _compare(data.rows.features[at], part.rows.features, 1.0)
-    else:
-        assert data.activations is not None
-        assert part.activations is not None
-        stored = np.stack([data.activations[slice(i, i + 1)].numpy()[0] for i in at])
-        again = part.activations[slice(0, len(at))].numpy()
-        agree, ok = _compare(stored, again, ROUNDING * float(np.abs(stored).max()))
-    detail = (
-        f"{agree} of {len(at)} agree bit for bit; {len(retained) - len(at)} are not in the data"
-    )
-    return Check("rows from images", ok, detail if ok else f"{detail}; others are far off")
-
-
-def _compare(stored: Any, again: Any, tolerance: float) -> tuple[int, bool]:
-    """How many rows are equal, and whether all are within the rounding of other kernels."""
-    import numpy as np
-
-    difference = np.abs(stored.astype(np.float64) - again.astype(np.float64))
-    difference = difference.reshape(len(stored), -1)
-    return int((difference.max(1) == 0).sum()), bool(difference.max() <= tolerance)
 
 
 def _render(console: Console, values: dict[str, Any]) -> None:

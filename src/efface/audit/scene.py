@@ -1,0 +1,290 @@
+"""The scene of an audit: a linear problem, who is in it, who must go, and samples to look at.
+
+Both user parts are f(x) = offset(x) + J(x) w with a ridge. For the compact one J(x) is x ⊗ I on the
+quantised features, so one problem, and one set of forgetting methods, serves both.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from efface import bounds
+from efface.activations import Activations
+from efface.certificates import Guarantee, sigma_for
+from efface.compact.user import CompactUser, Rows
+from efface.errors import EffaceError
+from efface.forgetting import mean_jacobian_square, require_model_data
+from efface.lastlayer import ridge, with_ones
+from efface.model import MixedLinear
+from efface.records import Records
+from efface.tangent.cg import ConjugateGradient
+from efface.tangent.dense import jacobian_rows
+from efface.tangent.operator import TangentOperator
+from efface.tangent.problem import RidgeProblem
+from efface.tangent.sgd import largest_eigenvalue
+from efface.tangent.user import TangentUser
+from efface.targets import one_hot
+from efface.training_set import select
+
+LOGIT_NOISE = 0.02  # of the target scale: how far the noise of a release moves a logit
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """``inputs`` are what J is evaluated on; ``offset`` is added to the operator's own output."""
+
+    inputs: Activations
+    labels: Tensor  # (n,)
+    offset: Tensor  # (n, c)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def select(self, index: Tensor) -> Samples:
+        inputs = select(self.inputs, index.numpy())
+        return Samples(inputs, self.labels[index], self.offset[index])
+
+
+@dataclass(frozen=True, eq=False)
+class Scene:
+    """``forget`` are positions in ``train``; the first ``num_user`` samples there can be forgotten.
+
+    ``mu`` is the ridge, or ``total_ridge`` / n where the compact part fixed the total. A scene is a value:
+    methods and attacks read it and return weights.
+    """
+
+    user: CompactUser | TangentUser
+    operator: TangentOperator
+    train: Samples
+    test: Samples
+    forget: Tensor  # (b,)
+    num_user: int
+    mu: float | None
+    total_ridge: float | None
+    guarantee: Guarantee
+
+    @classmethod
+    def of(
+        cls,
+        model: MixedLinear,
+        forget: np.ndarray,
+        test: Records,
+        *,
+        guarantee: Guarantee | None = None,
+    ) -> Scene:
+        """The scene of a fitted model, the user records at ``forget``, and test records.
+
+        Without a ``guarantee`` it is that of ``efface plan``: ε = 1, δ = 1e-5, σ from core samples.
+        """
+        data = require_model_data(model.data)
+        position = torch.from_numpy(np.asarray(forget, dtype=np.int64))
+        activations = model.core.activations(test, model.cache)
+        user, labels = model.user, model.core.labels(test)
+        if isinstance(user, CompactUser):
+            if data.rows is None:
+                raise EffaceError("the model was fitted on no records.", "fit it on user records.")
+            train = _compact_samples(user, data.rows, data.labels)
+            shown = _compact_samples(user, user.rows(activations, labels), labels)
+            assert user.projection is not None
+            operator = _shared_operator(user.projection.num_features, len(model.classes))
+            ridges = (user.mu, user.total_ridge)
+        else:
+            assert data.activations is not None
+            train = Samples(data.activations, data.labels, _zeros(data.labels, model))
+            shown = Samples(activations, labels, _zeros(labels, model))
+            operator, ridges = user.operator, (user.mu, None)
+        if guarantee is None:
+            core = slice(len(data.records) if len(data) > len(data.records) else 0, len(data))
+            guarantee = Guarantee.plan(1.0, 1e-5, _sigma(user, train.inputs[core]), operator.d)
+        num_user = len(data.records)
+        return cls(user, operator, train, shown, position, num_user, *ridges, guarantee)
+
+    # --- sets -------------------------------------------------------------------------------------
+
+    @property
+    def shared(self) -> bool:
+        """Whether all classes share the features, so that the minimiser has a closed form."""
+        return isinstance(self.user, CompactUser)
+
+    @property
+    def kind(self) -> str:
+        return str(self.user.kind)
+
+    @cached_property
+    def retained(self) -> Tensor:
+        keep = torch.ones(len(self.train), dtype=torch.bool)
+        keep[self.forget] = False
+        return keep.nonzero()[:, 0]
+
+    @property
+    def everyone(self) -> Tensor:
+        return torch.arange(len(self.train))
+
+    def forgetting(self, forget: Tensor) -> Scene:
+        return replace(self, forget=forget)
+
+    def restricted(self, index: Tensor, forget: Tensor) -> Scene:
+        """The scene in which only ``index`` were trained on; ``forget`` are positions among all."""
+        place = torch.full((len(self.train),), -1)
+        place[index] = torch.arange(len(index))
+        if bool((place[forget] < 0).any()):
+            raise ValueError("what is to be forgotten must have been trained on")
+        users = int((index < self.num_user).sum())
+        return replace(self, train=self.train.select(index), forget=place[forget], num_user=users)
+
+    def relabelled(self, index: Tensor, labels: Tensor) -> Scene:
+        """The scene in which these training samples bear other labels: canaries."""
+        changed = self.train.labels.clone()
+        changed[index] = labels
+        return replace(self, train=replace(self.train, labels=changed))
+
+    # --- the problem ------------------------------------------------------------------------------
+
+    def ridge(self, n: int) -> float:
+        if self.mu is not None:
+            return self.mu
+        assert self.total_ridge is not None
+        return self.total_ridge / max(n, 1)
+
+    def targets(self, samples: Samples) -> Tensor:
+        """What J w (and the operator's own output) should be, (n, c)."""
+        full = one_hot(samples.labels, samples.offset.shape[1], self.user.target_scale)
+        return full - samples.offset
+
+    def problem(self, index: Tensor) -> RidgeProblem:
+        """The ridge problem of some training samples: n, and so every mean, is theirs."""
+        samples = self.train.select(index)
+        dtype = torch.float64 if self.shared else torch.float32
+        return RidgeProblem(
+            self.operator,
+            samples.inputs,
+            self.targets(samples),
+            self.ridge(len(index)),
+            dtype=dtype,
+        )
+
+    @cached_property
+    def retained_problem(self) -> RidgeProblem:
+        """Of what stays; kept, since most methods go through it."""
+        return self.problem(self.retained)
+
+    @cached_property
+    def curvature(self) -> Tensor:
+        """diag H_r = diag(1/n Σ J_iᵀJ_i) + μ, (d,), from explicit rows of J; one pass."""
+        problem = self.retained_problem
+        if self.shared:
+            squares = problem.activations[slice(None)].double().square().mean(0)  # (k,)
+            return squares.repeat(problem.targets.shape[1]) + problem.mu
+        total = problem.zeros()
+        for start in range(0, problem.n, 32):
+            inputs = problem.activations[slice(start, start + 32)]
+            batch = self.operator.prepare(inputs, torch.float64)
+            total += jacobian_rows(problem, batch).square().sum(0)
+        return total / problem.n + problem.mu
+
+    @cached_property
+    def step(self) -> float:
+        """1/λmax(H_r): the largest step that SGD with momentum is sure to survive."""
+        return 1.0 / largest_eigenvalue(self.retained_problem)
+
+    def solve(self, index: Tensor, tolerance: float = 1e-6) -> Tensor:
+        """The minimiser of L on these samples: closed form where there is one, else CG from zero.
+
+        It depends on the samples alone, not on any other weights: this is what retraining means.
+        """
+        if self.shared:
+            samples = self.train.select(index)
+            theta = ridge(samples.inputs, self.targets(samples), self.ridge(len(index)))  # type: ignore[arg-type]
+            return theta.T.reshape(-1)
+        solver = ConjugateGradient(tolerance=tolerance, max_passes=3000)
+        return solver.solve(self.problem(index)).value
+
+    def logits(self, weights: Tensor, samples: Samples, batch_size: int = 256) -> Tensor:
+        """offset + f + J w in float64, (n, c)."""
+        out = [torch.zeros(0, samples.offset.shape[1], dtype=torch.float64)]
+        dtype = torch.float64 if self.shared else torch.float32
+        for start in range(0, len(samples), batch_size):
+            batch = self.operator.prepare(samples.inputs[slice(start, start + batch_size)], dtype)
+            out.append((batch.outputs + self.operator.jvp(batch, weights)).double())
+        return samples.offset + torch.cat(out)
+
+    def loss(self, weights: Tensor, samples: Samples) -> float:
+        """mean ½‖f − y‖², without the ridge."""
+        targets = one_hot(samples.labels, samples.offset.shape[1], self.user.target_scale)
+        return float((self.logits(weights, samples) - targets).square().sum(1).mean() / 2)
+
+    # --- the head ---------------------------------------------------------------------------------
+
+    def head_rows(self, samples: Samples) -> Tensor:
+        """The inputs of the head's weights, (n, p + 1)."""
+        pooled = self.user.core.tail.head.in_features
+        if self.shared:
+            return samples.inputs[slice(None)][:, : pooled + 1].double()
+        scales = self.operator.scales
+        rows = with_ones(self.user.core.features_of(samples.inputs)) * scales["classifier.weight"]
+        rows[:, -1] = scales["classifier.bias"]
+        return rows
+
+    def with_head(self, weights: Tensor, theta: Tensor) -> Tensor:
+        """The weights with those of the head replaced by θ (p + 1, c)."""
+        changed = weights.clone()
+        views = self.operator.layout.views(changed)
+        if self.shared:
+            views["classifier.weight"][:, : len(theta)] = theta.T
+        else:
+            views["classifier.weight"].copy_(theta[:-1].T)
+            views["classifier.bias"].copy_(theta[-1])
+        return changed
+
+    # --- what is claimed --------------------------------------------------------------------------
+
+    @property
+    def pair_epsilon(self) -> float:
+        """ε between two certified releases whose forgotten sets differ: both are within m of the same
+        retrained model, so within 2 m of each other. Attacks on membership are held against this."""
+        g, d = self.guarantee, self.operator.d
+        shift = bounds.grid_shift(g.shift(d), g.grid, d, g.sigma)
+        return bounds.grid_epsilon_bound(g.delta, 2 * shift)
+
+    def integers(self, index: Tensor) -> Rows:
+        """The quantised rows of some samples, as the compact part adds and removes them."""
+        assert isinstance(self.user, CompactUser)
+        assert self.user.quantiser is not None
+        samples = self.train.select(index)
+        features = np.asarray(samples.inputs[slice(None)]) / self.user.quantiser.scale
+        targets = self.user.target_quantiser.quantise(self.targets(samples).numpy())[0]
+        return Rows(np.rint(features).astype(self.user.quantiser.dtype), targets)
+
+
+def _compact_samples(user: CompactUser, rows: Rows, labels: Tensor) -> Samples:
+    assert user.quantiser is not None
+    features = torch.from_numpy(rows.features * user.quantiser.scale)  # not centred back: as solved
+    residual = torch.from_numpy(user.target_quantiser.dequantise(rows.targets))
+    full = one_hot(labels, residual.shape[1], user.target_scale)
+    return Samples(features, labels, full - residual)
+
+
+def _shared_operator(num_features: int, num_classes: int) -> TangentOperator:
+    head = nn.Linear(num_features, num_classes, bias=False).double().requires_grad_(False)
+    nn.init.zeros_(head.weight)  # so that the operator's own output is 0
+    return TangentOperator(nn.Sequential(OrderedDict(classifier=head)))
+
+
+def _zeros(labels: Tensor, model: MixedLinear) -> Tensor:
+    return torch.zeros(len(labels), len(model.classes), dtype=torch.float64)
+
+
+def _sigma(user: CompactUser | TangentUser, inputs: Tensor) -> float:
+    """The noise of a release, from core samples where they are replayed."""
+    classes = len(user.core.classes)
+    if isinstance(user, CompactUser):
+        square = classes * float(inputs.double().square().sum(1).mean())
+    else:
+        square = mean_jacobian_square(user, inputs)
+    return sigma_for(square, classes, LOGIT_NOISE * user.target_scale)

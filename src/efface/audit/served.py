@@ -1,0 +1,112 @@
+"""A served model after a request, held against retraining: do its very weights keep the certificate?"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from scipy.stats import norm
+from torch import Tensor
+
+from efface import bounds
+from efface.audit.metrics import CERTAINTY
+from efface.audit.scene import Scene
+from efface.certificates import Certificate, ShiftCertificate
+from efface.compact.user import CompactUser
+from efface.errors import EffaceError
+from efface.forgetting import require_model_data
+from efface.model import MixedLinear
+from efface.records import Records
+
+EXACT_TOLERANCE = 1e-6  # relative: two float64 solves of one system agree far better
+
+
+@dataclass(frozen=True)
+class Held:
+    """``shift_lower_bound``: how many σ the weights are, at least, off the retrained ones (99.99 %).
+
+    ``noise_ratio`` is ‖w − w_r‖ over the σ√d of the noise, None where the certificate promises none.
+    """
+
+    relative_distance: float
+    shift_lower_bound: float
+    allowed_shift: float
+    kept: bool
+    noise_ratio: float | None = None
+
+
+def scene_of(
+    model: MixedLinear, asked: Records, test: Records, certificate: Certificate | None
+) -> Scene:
+    """The scene in which the ``asked`` records are there again, to be forgotten.
+
+    Those still in the model's data stay where they are; the others are computed anew, in memory only:
+    nothing of a forgotten record may get back into a workspace.
+    """
+    model.cache = None
+    data = require_model_data(model.data)
+    place = {digest: i for i, digest in enumerate(data.records.digests)}
+    inside = [place[d] for d in asked.digests if d in place]
+    absent = asked.where(lambda record: record.digest not in place)
+    if len(absent):
+        part = model.stage(Records(absent, model.classes))
+        joined = None if part.activations is None else model._joined(data, part)
+        start = len(data.records)
+        data = data.plus(part, joined)
+        inside += range(start, len(data.records))
+    if not inside:
+        raise EffaceError("no records to audit.", "name an owner or records of the data.")
+    model.data = data
+    guarantee = certificate.guarantee if isinstance(certificate, ShiftCertificate) else None
+    return Scene.of(model, np.array(sorted(inside)), test, guarantee=guarantee)
+
+
+def served_weights(model: MixedLinear) -> Tensor:
+    """The published weights in the scene's layout, (d,)."""
+    if isinstance(model.user, CompactUser):
+        if model.user.theta is None:
+            raise EffaceError(
+                "everything was forgotten: the model is its core.", "nothing to audit."
+            )
+        return torch.from_numpy(np.array(model.user.theta.T)).reshape(-1)
+    return model.user.weights
+
+
+def hold(
+    scene: Scene,
+    weights: Tensor,
+    trained: Tensor,
+    retrained: Tensor,
+    certificate: Certificate | None,
+) -> Held | None:
+    """Test the certificate on the weights themselves; None if there is none.
+
+    Exact: ‖w − w_r‖ ≤ 1e-6 ‖w_r‖. Noise N(0, σ²I): with u the direction that forgetting had to undo,
+    z = ⟨w − w_r, u⟩/σ ~ N(m_u, 1) and |m_u| ≤ m, so m ≥ |z| − Φ⁻¹(0.99995) with 99.99 % confidence; the
+    error of w_r itself, at most ‖g_r(w_r)‖/(μσ), is taken off as well. Noise that was left out hides
+    nothing, so ‖w − w_r‖ must not be far below σ√d either.
+    """
+    if certificate is None:
+        return None
+    moved = weights - retrained
+    relative = float(moved.norm() / retrained.norm().clamp_min(1e-300))
+    if not isinstance(certificate, ShiftCertificate):
+        kept = relative <= EXACT_TOLERANCE
+        return Held(relative, 0.0 if kept else float("inf"), 0.0, kept)
+    sigma, problem = scene.guarantee.sigma, scene.retained_problem
+    undone = trained - retrained
+    z = abs(float(moved @ undone)) / max(float(undone.norm()), 1e-300) / sigma
+    residual = float(problem.gradient(retrained, torch.float64).norm())
+    slack = bounds.distance_bound(residual, problem.mu) / sigma
+    least = max(0.0, z - float(norm.ppf(0.5 + CERTAINTY / 2)) - slack)
+    allowed, d = certificate.shift_bound, scene.operator.d
+    ratio = float(moved.norm()) / (sigma * math.sqrt(d))
+    noisy = ratio >= 1 - 6 / math.sqrt(2 * d)  # six deviations of ‖ξ‖/√d
+    return Held(relative, least, allowed, noisy and least <= allowed, ratio)
+
+
+def beside(records: Records) -> Records:
+    """The same records under ids of their own, so that they can stand beside those of a model."""
+    return Records([replace(r, id=f"audited/{r.id}") for r in records], records.classes)

@@ -1,0 +1,24 @@
+"""A workspace: the directory that holds one model, and carries out requests so that a crash is no harm.
+
+    core.json core.safetensors core-records.json   never change
+    model.json guarantee.json config.toml          what this is, what is promised, how it was trained
+    CURRENT                                        names the published release; replaced by one rename
+    releases/<n>/                                  what is served: user weights and settings
+    private/<n>/                                   what later requests start from: records, rows, sums
+    activations/                                   boundary activations (tangent)
+    certificates/<n>.private.json <n>.public.json
+    lock pending.json journal.jsonl                see ``ledger.py``
+
+A request is intent → compute → new files → CURRENT → purge → done (``ledger.Step`` has every step). Until
+CURRENT is replaced the old release stands and the request can be computed anew from the intent; after it,
+only deletions are left. So a kill at any point ends, when the workspace is next opened, in the state that
+an undisturbed run ends in.
+
+Of a forgotten record the journal keeps the SHA-256 of its content, to refuse it when it comes again, and
+nothing else; see ``ledger.py``.
+"""
+
+from efface.workspace.protocol import Result
+from efface.workspace.workspace import Preview, Workspace
+
+__all__ = ["Preview", "Result", "Workspace"]

@@ -1,0 +1,269 @@
+"""The files of a workspace: what is there, and how a release and its private state are written.
+
+Nothing here decides when a file counts: that is ``protocol.py``'s part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from efface import __version__, files
+from efface.activations import ActivationCache
+from efface.certificates import Certificate, ExactCertificate, Guarantee, ShiftCertificate
+from efface.compact.statistics import Statistics
+from efface.compact.user import CompactUser
+from efface.forgetting import require_model_data
+from efface.ledger import Journal, Step, reach, sync_directory
+from efface.model import CURRENT, CURRENT_SCHEMA, MixedLinear
+from efface.records import Records
+from efface.tangent.user import TangentUser
+from efface.training_set import TrainingSet
+from efface.workspace.disk import file_digest, remove
+
+SCHEMA = "efface.workspace/1"
+STATE_SCHEMA = "efface.state/1"
+GUARANTEE_SCHEMA = "efface.guarantee/1"
+CORE_RECORDS_SCHEMA = "efface.core-records/1"
+CERTIFICATE_SCHEMA = "efface.certificate/1"
+MANIFEST_SCHEMA = "efface.manifest/1"
+STAGING = "staging"
+
+
+class Store:
+    """The directory of one model, read and written file by file."""
+
+    def __init__(self, path: Path | str, module: nn.Module | None = None) -> None:
+        self.path, self.module = Path(path), module
+        self.journal = Journal(self.path / "journal.jsonl")
+
+    # --- what is there ----------------------------------------------------------------------------
+
+    @property
+    def number(self) -> int:
+        """Of the published release."""
+        return int(files.read_json(self.path / CURRENT, CURRENT_SCHEMA)["release"])
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        return files.read_json(self.path / "model.json", SCHEMA)
+
+    @property
+    def data(self) -> TrainingSet:
+        """The training records without images, and their rows; activations are in ``cache``."""
+        return TrainingSet.load(self._private(self.number), self.settings["classes"])
+
+    @property
+    def records(self) -> Records:
+        """The user records that are retained, without their images."""
+        return self.data.records
+
+    @property
+    def guarantee(self) -> Guarantee | None:
+        """What later requests promise, if that has been planned (tangent)."""
+        path = self.path / "guarantee.json"
+        if not path.is_file():
+            return None
+        values = files.read_json(path, GUARANTEE_SCHEMA)
+        return Guarantee(**{f.name: values[f.name] for f in fields(Guarantee)})
+
+    @property
+    def shifts(self) -> tuple[float, ...]:
+        """Bounds on the shifts of the noisy releases so far, for composition."""
+        path = self._private(self.number) / "state.json"
+        return tuple(files.read_json(path, STATE_SCHEMA)["shifts"])
+
+    @property
+    def certificate(self) -> Certificate | None:
+        """Of the published release; None where nothing was promised (tangent, before any request)."""
+        path = self.path / "certificates" / f"{self.number}.private.json"
+        if not path.is_file():
+            return None
+        return certificate_of(files.read_json(path, CERTIFICATE_SCHEMA), self.shifts)
+
+    @property
+    def cache(self) -> ActivationCache | None:
+        values = self.settings["activations"]
+        return None if values is None else ActivationCache(self.path / "activations", **values)
+
+    @property
+    def forgotten(self) -> set[str]:
+        """Content digests of what was forgotten: all that is kept of it."""
+        return self.journal.forgotten()
+
+    def model(self) -> MixedLinear:
+        """The published model with its training data and private state, ready to forget in memory.
+
+        To predict, ``MixedLinear.load(path)`` is enough. Hold the lock if requests may be running.
+        """
+        model = MixedLinear.load(self.path, module=self.module, cache=self.cache)
+        data, private = self.data, self._private(self.number)
+        model.guarantee, model.shifts = self.guarantee, self.shifts
+        if isinstance(model.user, CompactUser):
+            tensors = files.read_tensors(private / "statistics.safetensors")
+            arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+            model.user.statistics = Statistics.from_arrays(arrays)
+        else:
+            assert model.cache is not None
+            replay = () if data.replay is None else data.replay.digests
+            rows = model.cache.rows((*data.records.digests, *replay))
+            data = replace(data, activations=rows)
+            state = files.read_tensors(private / "state.safetensors")["state"]
+            model.user.state = state.clone()  # not a map of a file that will be deleted
+        model.data = data
+        return model
+
+    def strays(self) -> list[Path]:
+        """What a finished request does not leave behind: intents, half-made and old files."""
+        number = str(self.number)
+        found = [self.path / "pending.json", *self.path.glob("*.tmp")]
+        for folder in ("releases", "private"):
+            found += [p for p in (self.path / folder).iterdir() if p.name != number]
+        for path in (self.path / "certificates").iterdir():
+            made_for = path.name.split(".")[0]
+            if path.suffix == ".tmp" or (made_for.isdigit() and int(made_for) > int(number)):
+                found.append(path)
+        return sorted(path for path in found if path.exists())
+
+    def settled(self) -> bool:
+        """Whether no request is running or was cut short."""
+        entries = self.journal.entries()
+        ended = bool(entries) and entries[-1].step in (Step.DONE, Step.ABORTED)
+        return ended and not self.strays()
+
+    # --- what a release writes --------------------------------------------------------------------
+
+    def _private(self, number: int) -> Path:
+        return self.path / "private" / str(number)
+
+    def _discard(self, number: int) -> None:
+        """Delete the half-made files of a release that was never published."""
+        remove(self.path / "releases" / str(number))
+        remove(self._private(number))
+        for path in (self.path / "certificates").glob(f"{number}.*"):
+            remove(path)
+
+    def _write(self, number: int, model: MixedLinear, certificate: Certificate | None) -> None:
+        """All files of a release, on disk but not yet served."""
+        model.save_user(self.path / "releases" / str(number))
+        reach(Step.RELEASE)
+        self._write_private(number, model)
+        reach(Step.PRIVATE)
+        if certificate is not None:
+            folder = self.path / "certificates"
+            for form, values in (
+                ("private", certificate.private()),
+                ("public", certificate.public()),
+            ):
+                named = {"schema": CERTIFICATE_SCHEMA, **values}
+                files.write_json(folder / f"{number}.{form}.json", named)
+            sync_directory(folder)
+        reach(Step.CERTIFICATE)
+        values = {"schema": MANIFEST_SCHEMA, "files": self._file_digests(number)}
+        files.write_json(self._private(number) / "manifest.json", values)
+        for folder in (self._private(number), self.path / "releases" / str(number)):
+            sync_directory(folder)
+            sync_directory(folder.parent)
+
+    def _write_private(self, number: int, model: MixedLinear) -> None:
+        private, data = self._private(number), require_model_data(model.data)
+        data.save(private)
+        if isinstance(model.user, CompactUser):
+            assert model.user.statistics is not None
+            arrays = model.user.statistics.to_arrays()
+            tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+            files.write_tensors(private / "statistics.safetensors", tensors)
+        else:
+            files.write_tensors(private / "state.safetensors", {"state": model.user.state})
+        values = {"schema": STATE_SCHEMA, "shifts": model.shifts}
+        files.write_json(private / "state.json", values)
+
+    def _file_digests(self, number: int) -> dict[str, str]:
+        paths = [*(self.path / "releases" / str(number)).iterdir()]
+        paths += [p for p in self._private(number).iterdir() if p.name != "manifest.json"]
+        paths += (self.path / "certificates").glob(f"{number}.*")
+        return {str(path.relative_to(self.path)): file_digest(path) for path in sorted(paths)}
+
+    def _stage(self, part: TrainingSet) -> None:
+        folder = self.path / "private" / STAGING
+        remove(folder)
+        part.save(folder)
+        if part.activations is not None:
+            rows = part.activations[slice(0, len(part))]
+            files.write_tensors(folder / "activations.safetensors", {"activations": rows})
+        sync_directory(folder)
+        sync_directory(folder.parent)
+
+    def _staged(self) -> TrainingSet:
+        folder = self.path / "private" / STAGING
+        part = TrainingSet.load(folder, self.settings["classes"])
+        if (folder / "activations.safetensors").is_file():
+            tensors = files.read_tensors(folder / "activations.safetensors")
+            part = replace(part, activations=tensors["activations"])
+        return part
+
+    def _save_guarantee(self, guarantee: Guarantee) -> None:
+        values = {"schema": GUARANTEE_SCHEMA, **asdict(guarantee)}
+        files.write_json(self.path / "guarantee.json", values)
+        sync_directory(self.path)
+
+    # --- what is written once ---------------------------------------------------------------------
+
+    def _settings_of(self, model: MixedLinear) -> dict[str, Any]:
+        core, tangent = model.core, isinstance(model.user, TangentUser)
+        if tangent and model.guarantee is None and core.records is not None and len(core.records):
+            model.plan()
+        shape = {"prefix_digest": core.prefix_digest, "shape": core.boundary_shape}
+        return {
+            "schema": SCHEMA,
+            "version": __version__,
+            "user": model.user.kind,
+            "classes": list(model.classes),
+            "core_digest": core.digest,
+            "activations": shape if tangent else None,
+            "num_weights": model.user.operator.d if tangent else None,
+            "sigma": None if model.guarantee is None else model.guarantee.sigma,
+        }
+
+    def _write_core_records(self, model: MixedLinear, data: TrainingSet) -> None:
+        known = [records for records in (model.core.records, data.replay) if records is not None]
+        values = {
+            "schema": CORE_RECORDS_SCHEMA,
+            "ids": sorted({record.id for records in known for record in records}),
+            "digests": sorted({record.digest for records in known for record in records}),
+        }
+        files.write_json(self.path / "core-records.json", values)
+
+    def _fill_cache(self, data: TrainingSet, batch_size: int = 256) -> None:
+        cache, rows = self.cache, data.activations
+        if cache is None or rows is None:
+            return
+        digests = [*data.records.digests, *(() if data.replay is None else data.replay.digests)]
+        for start in range(0, len(digests), batch_size):
+            part = slice(start, start + batch_size)
+            cache.put(digests[part], rows[part])
+
+
+def first_certificate(model: MixedLinear, data: TrainingSet) -> Certificate | None:
+    """Of a model that has forgotten nothing: its sums' digest, for others to compare with."""
+    if not isinstance(model.user, CompactUser):
+        return None
+    residual = 0.0 if model.solution is None else model.solution.residual_norm
+    digests = (model.user.statistics_digest, model.user.weights_digest)
+    return ExactCertificate(*digests, len(data) if len(data.records) else 0, 0, residual)
+
+
+def certificate_of(values: Mapping[str, Any], shifts: tuple[float, ...]) -> Certificate:
+    """A certificate from its private form; the numbers that follow from others are computed anew."""
+    kind = ExactCertificate if values["kind"] == "exact" else ShiftCertificate
+    given = {f.name: values[f.name] for f in fields(kind) if f.name in values}
+    if kind is ShiftCertificate:
+        given["guarantee"] = Guarantee(**given["guarantee"])
+        given["earlier_shifts"] = shifts[:-1]
+    return kind(**given)

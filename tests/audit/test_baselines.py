@@ -1,0 +1,116 @@
+"""The methods: where they end, that they leave their input alone, and what they claim."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.audit.scenes import model, records, scene
+
+from efface.audit.baselines import METHODS, Claim, method, methods_for
+from efface.errors import EffaceError
+from efface.model import MixedLinear
+
+
+@pytest.mark.parametrize("kind", ["compact", "tangent"])
+def test_a_scene_is_the_model_it_was_made_from(kind: str) -> None:
+    s, m = scene(kind), model(kind)
+    weights = s.solve(s.everyone) if kind == "compact" else m.user.weights
+    mine, models = s.logits(weights, s.test), m.logits(records().test)
+    # compact: a feature on the edge of a quantisation step may fall on either side in another batch
+    assert float((mine - models).abs().median()) < 1e-4
+    assert float((mine - models).abs().max()) < 0.05
+
+
+@pytest.mark.parametrize("kind", ["compact", "tangent"])
+def test_every_method_returns_new_weights_and_leaves_the_old(kind: str) -> None:
+    s = scene(kind)
+    trained = s.solve(s.everyone, tolerance=1e-3)
+    before = trained.clone()
+    for m in methods_for(kind):
+        result = m(s, trained, 0)
+        assert result.weights.shape == trained.shape
+        assert bool(torch.isfinite(result.weights).all()), m.name
+        assert torch.equal(trained, before), m.name
+
+
+def test_exact_and_solved_end_at_the_retrained_model_and_the_others_do_not() -> None:
+    s = scene()
+    trained, retrained = s.solve(s.everyone), s.solve(s.retained)
+    gap = float((trained - retrained).norm())
+    off = {
+        m.name: float((m(s, trained).state - retrained).norm()) / gap
+        for m in methods_for("compact")
+    }
+    assert off["original"] == 1
+    assert off["retrain"] == 0
+    assert off["exact"] < 1e-9
+    assert off["solved"] < 1e-2  # before its noise
+    for name in ("fine-tune", "fisher", "influence", "last-layer", "paper-0.9", "paper-0.999"):
+        assert off[name] > 0.1, name
+
+
+def test_the_diagonal_newton_step_goes_downhill() -> None:
+    s = scene()
+    trained = s.solve(s.everyone)
+    stepped = METHODS["influence"](s, trained).weights
+    assert s.retained_problem.loss(stepped) < s.retained_problem.loss(trained)
+
+
+def test_the_curvature_is_the_diagonal_of_the_hessian() -> None:
+    s = scene("tangent")
+    for j in (0, 17, s.operator.d - 1):
+        unit = torch.zeros(s.operator.d, dtype=torch.float64)
+        unit[j] = 1
+        assert float(s.curvature[j]) == pytest.approx(
+            float(s.retained_problem.product(unit)[j]), rel=1e-4
+        )
+
+
+def test_fisher_noise_has_the_size_it_states() -> None:
+    s = scene()
+    trained, kept = s.solve(s.everyone), s.train.select(s.retained)
+    moved = s.logits(METHODS["fisher"](s, trained, 1).weights, kept) - s.logits(trained, kept)
+    assert float(moved.square().mean().sqrt()) == pytest.approx(0.1 * s.user.target_scale, rel=0.3)
+
+
+def test_the_last_layer_alone_changes_only_the_head() -> None:
+    s = scene("tangent")
+    trained = s.solve(s.everyone, tolerance=1e-3)
+    changed = METHODS["last-layer"](s, trained).weights - trained
+    for name, view in s.operator.layout.views(changed).items():
+        assert bool(view.any()) == name.startswith("classifier"), name
+
+
+def test_retraining_without_records_is_fitting_without_them() -> None:
+    s, data = scene(), records()
+    stay = [i for i in range(len(data.user)) if i not in set(s.forget.tolist())]
+    twin = MixedLinear(model().core, "compact", features=300, total_ridge=0.1)
+    twin.fit(data.user[stay], replay=data.core)
+    exact = METHODS["exact"](s, s.solve(s.everyone)).weights
+    assert torch.equal(exact, torch.from_numpy(twin.user.theta.T.copy()).reshape(-1))
+
+
+def test_claims() -> None:
+    s = scene()
+    assert METHODS["exact"].epsilon(s) == 0
+    assert METHODS["paper-0.9"].epsilon(s) is None
+    assert METHODS["solved"].epsilon(s) > s.guarantee.epsilon  # two releases may be 2 m apart
+
+
+def test_a_new_method_is_one_function() -> None:
+    @method("zero", "the core model", Claim.EXACT, ("compact",))
+    def zero(s, weights, seed):  # type: ignore[no-untyped-def]
+        return torch.zeros_like(weights)
+
+    try:
+        assert "zero" in [m.name for m in methods_for("compact")]
+        assert not METHODS["zero"](scene(), torch.ones(3)).weights.any()
+    finally:
+        del METHODS["zero"]
+
+
+def test_an_unknown_method_is_named() -> None:
+    with pytest.raises(EffaceError, match="no method 'magic'"):
+        methods_for("compact", ["magic"])
+    with pytest.raises(EffaceError, match="'exact' for the tangent"):
+        methods_for("tangent", ["exact"])
