@@ -33,8 +33,8 @@ lint: $(VENV)/.dev  ## ruff
 types: $(VENV)/.dev  ## mypy
 	$(BIN)/mypy
 
-unit: $(VENV)/.dev  ## pytest
-	$(BIN)/python -m pytest
+unit: $(VENV)/.dev  ## pytest (one thread: the networks in the tests are tiny)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 clean:  ## remove the environment and the demo's output
 	rm -rf $(VENV) efface-demo .pytest_cache .mypy_cache .ruff_cache
