@@ -44,6 +44,7 @@ def test_a_request_that_was_carried_out_passes(tmp_path: Path, kind: str) -> Non
     before = audited(opened, asked, tmp_path / "before")
     assert not before["ok"]
     assert before["served"]["num_still_in"] == len(asked)
+    assert before["served"]["held"] is None  # no certificate speaks about them yet
     opened.forget(ids=asked.ids)
     kept = sorted(str(p) for p in opened.path.rglob("*"))
     values = audited(opened, asked, tmp_path / "after")

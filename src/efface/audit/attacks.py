@@ -14,7 +14,7 @@ and target; high means "was in".
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
@@ -27,9 +27,9 @@ from efface.audit.scene import Samples, Scene
 from efface.tangent.sgd import Progress
 
 Floats = NDArray[np.float64]
-DECODER_RIDGE = (
-    1e-3  # τ, for unit directions; it decides how strong the attack is, not whether it is fair
-)
+# τ of the joint decoders (tangent), for unit directions: chosen among a few powers of ten on digits. It
+# decides how strong an attack is, not whether it is fair.
+WEIGHT_RIDGE, GRADIENT_RIDGE = 0.1, 1e-3
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,8 @@ class Game:
     before: Floats  # (K, t): the same before forgetting
     confidence: Floats  # (K, t): softmax of the label
     population: Floats  # (K, z): softmax of the label of test samples
-    projections: Floats  # (K, t): of the weights on the targets' directions
+    projections: Floats  # (K, t): of w' − w*_base on the targets' directions
+    gradients: Floats  # (K, t): of H(w' − w*_base), the base's gradient at w', on the same
 
 
 def build_worlds(
@@ -138,9 +139,7 @@ def play(worlds: Worlds, method: Method, progress: Progress | None = None) -> Ga
     """Let the method forget the included targets in every world, and write down what can be seen."""
     scene, targets = worlds.scene, worlds.targets
     samples = scene.train.select(targets)
-    seen: dict[str, list[Floats]] = {
-        name: [] for name in ("margins", "before", "confidence", "population", "projections")
-    }
+    seen: dict[str, list[Floats]] = {f.name: [] for f in fields(Game) if f.name != "included"}
     for k, world in enumerate(worlds.worlds):
         gone = targets[torch.from_numpy(world.included)]
         inside = scene.restricted(torch.cat([world.base, gone]), gone)
@@ -151,25 +150,27 @@ def play(worlds: Worlds, method: Method, progress: Progress | None = None) -> Ga
         seen["before"].append(margins(scene.logits(world.trained, samples), samples.labels))
         seen["confidence"].append(confidence(logits, samples.labels))
         seen["population"].append(confidence(shown, scene.test.labels))
-        seen["projections"].append(_project(worlds, inside, weights - world.reference))
+        moved = weights - world.reference
+        seen["projections"].append(_shares(worlds, moved, WEIGHT_RIDGE))
+        curved = inside.retained_problem.product(moved)
+        seen["gradients"].append(_shares(worlds, curved, GRADIENT_RIDGE))
         if progress is not None:
             progress((k + 1) / len(worlds.worlds), f"{method.name} {k + 1}/{len(worlds.worlds)}")
     return Game(worlds.included, **{name: np.stack(rows) for name, rows in seen.items()})
 
 
-def _project(worlds: Worlds, inside: Scene, moved: Tensor) -> Floats:
-    """How much of each target is in ``moved`` = w' − w*_base, (t,).
+def _shares(worlds: Worlds, moved: Tensor, tau: float) -> Floats:
+    """How much of each target is in ``moved``, (t,).
 
-    Compact: ⟨moved, u_t⟩; the H⁻¹ in both sides damps what targets have in common. Tangent: H moved is a
-    sum of the targets' gradients, which overlap much, so their shares a are found together,
-    (U Uᵀ + τI) a = U H moved.
+    Compact: ⟨moved, u_t⟩; the H⁻¹ in the directions damps what targets have in common. Tangent: the
+    gradients overlap much, so the shares are found together, (U Uᵀ + τI) a = U moved.
     """
     directions = worlds.directions
     if worlds.scene.shared:
         return (directions @ moved).numpy()
     overlap = directions @ directions.T
-    overlap.diagonal().add_(DECODER_RIDGE)
-    return torch.linalg.solve(overlap, directions @ inside.retained_problem.product(moved)).numpy()
+    overlap.diagonal().add_(tau)
+    return torch.linalg.solve(overlap, directions @ moved).numpy()
 
 
 def margins(logits: Tensor, labels: Tensor) -> Floats:
@@ -243,10 +244,18 @@ def relative(game: Game, gamma: float = 1.0) -> tuple[Floats, NDArray[np.bool_]]
 def white_box(game: Game) -> tuple[Floats, NDArray[np.bool_]]:
     """⟨w' − w*_base, u_x⟩: how far the weights still lie in the direction that the record pulls them.
 
-    Under isotropic noise this is the best test for one record, up to the crosstalk of the others. For the
-    tangent part see ``_project``: sharper without noise, weaker under it.
+    For the compact part, under isotropic noise, the best test for one record up to crosstalk.
     """
     return game.projections, game.included
+
+
+def gradient(game: Game) -> tuple[Floats, NDArray[np.bool_]]:
+    """⟨g_base(w'), u_x⟩: the base's gradient at w' is H(w' − w*_base), a sum over what is still in there.
+
+    Sharper than ``white_box`` for weights that were solved for; the least jitter of SGD in directions of
+    high curvature drowns it, so chance here says little if ``white_box`` is not at chance as well.
+    """
+    return game.gradients, game.included
 
 
 def loss(game: Game) -> tuple[Floats, NDArray[np.bool_]]:
@@ -266,6 +275,7 @@ ATTACKS: dict[str, Attack] = {
         Attack("rmia", "relative membership (RMIA)", relative, min_worlds=8),
         Attack("loss", "margin", loss),
         Attack("white-box", "projection of the weights", white_box),
+        Attack("gradient", "projection of the gradient", gradient),
         Attack("difference", "before minus after", differencing, covered=False),
     )
 }

@@ -90,7 +90,8 @@ def run(
     )
     values = study.run(part(progress, 0.0, 0.9))
     reader = Reader(scene, study.trained, study._relearn(0))
-    held = hold(scene, weights, study.trained, reader.retrained, certificate)
+    spoken = None if present else certificate  # it is not about records that are still in
+    held = hold(scene, weights, study.trained, reader.retrained, spoken)
     values["served"] = {
         "readouts": reader.values(weights, weights),
         "held": None if held is None else asdict(held),

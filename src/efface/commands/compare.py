@@ -116,6 +116,7 @@ def render(console: Console, values: dict[str, Any]) -> None:
     head = ("method", "test", "forgot", "dist.", "relearn", "nats", "canary", "LiRA", "ε ≥", "ε ≤")
     rows = table(*head, right=tuple(range(1, 10)))
     rows.columns[0].no_wrap = True
+    rows.padding = (0, 1, 0, 0)  # ten columns, and often only 80 characters
     for name, method in values["methods"].items():
         r, games = method["readouts"], (method["canary"], method["attacks"])
         found = [v for game in games for v in game.values() if v["covered"]]
