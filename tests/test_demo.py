@@ -71,6 +71,19 @@ def test_the_saved_model_has_the_accuracy_that_is_shown(story: Story) -> None:
     assert model.core.digest in text
 
 
+def test_the_command_prints_what_was_measured(story: Story, capsys: pytest.CaptureFixture) -> None:
+    from rich.console import Console
+
+    from efface.commands.demo import _render
+
+    _render(Console(width=160), story.values)
+    text = capsys.readouterr().out
+    for accuracy in story.values["accuracy"].values():
+        assert f"{100 * accuracy:.1f} %" in text
+    assert text.count(story.values["digests"]["forgotten"]) == 2  # equal, one under the other
+    assert "nothing released" in text
+
+
 def test_the_report_is_one_offline_file(story: Story) -> None:
     assert is_offline((story.out / "report.html").read_text(encoding="utf-8"))
 

@@ -18,9 +18,10 @@ EXAMPLES = "Example: [bold]efface demo --out efface-demo[/bold], then open effac
 NAMES = {
     "core": "core model (core data only)",
     "last_layer": "last layer refitted",
-    "user": "mixed-linear model",
-    "after": "after forgetting",
-    "retrained": "retrained without them",
+    "tangent": "mixed-linear, tangent (the paper)",
+    "user": "mixed-linear, compact (exact)",
+    "after": "compact after forgetting one person",
+    "retrained": "compact trained without that person",
 }
 
 
@@ -40,8 +41,15 @@ def demo(
 
 def _render(console: Console, values: dict[str, Any]) -> None:
     rows = table("model", "test accuracy", right=(1,))
-    for key, accuracy in values["accuracy"].items():
-        if accuracy is not None:
-            rows.add_row(NAMES[key], percent(accuracy))
+    for key, name in NAMES.items():
+        rows.add_row(name, percent(values["accuracy"][key]))
     console.print(rows)
+    requests = table("request", "method", "time", "certificate", right=(2,))
+    for entry in values["requests"]:
+        milliseconds = f"{1000 * entry['seconds']:.0f} ms"
+        requests.add_row(entry["title"], entry["method"], milliseconds, entry["verdict"])
+    console.print(requests)
+    digests = values["digests"]
+    console.print(f"statistics after forgetting:       {digests['forgotten']}", soft_wrap=True)
+    console.print(f"of a model never given the images: {digests['retrained']}", soft_wrap=True)
     console.print(f"report: {values['report']}", style="bold", markup=False, soft_wrap=True)
