@@ -90,6 +90,22 @@ def test_blocks_are_needed_for_the_last_one() -> None:
 # --- timm, by stand-ins with timm's attribute names (it is not installed here) ---------------------
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["resnet18", "resnet50", "vit_tiny_patch16_224", "tf_efficientnet_lite0", "convnext_atto"],
+)
+def test_the_real_timm_is_cut_into_its_own_features(name: str) -> None:
+    timm = pytest.importorskip("timm", reason="an extra; it needs a torchvision that fits torch")
+    net = timm.create_model(name, pretrained=False, num_classes=3).eval()
+    x = image(224)
+    with torch.no_grad():
+        features = x
+        for step in cut(net):
+            features = step.module(features)
+        expected = net.forward_head(net.forward_features(x), pre_logits=True)
+    torch.testing.assert_close(features, expected, rtol=1e-5, atol=1e-6)  # float32, same kernels
+
+
 class BasicBlock(nn.Module):
     def __init__(self, act: type[nn.Module] = nn.ReLU, aa: nn.Module | None = None) -> None:
         super().__init__()

@@ -214,6 +214,18 @@ def _timm_efficientnet(model: nn.Module) -> list[Step]:
 
 
 # Package -> class name -> how to cut it. By package, because everybody has a class named ResNet.
+def _timm_convnext(model: nn.Module) -> list[Step]:
+    m = model
+    steps = [Step("stem", m.stem)]  # type: ignore[arg-type]
+    for s, stage in enumerate(m.stages):  # type: ignore
+        if not isinstance(stage.downsample, nn.Identity):
+            steps.append(Step(f"stages.{s}.downsample", stage.downsample, s))
+        steps += [Step(f"stages.{s}.blocks.{b}", block, s) for b, block in enumerate(stage.blocks)]
+    head = m.head
+    parts = [m.norm_pre, head.global_pool, head.norm, head.flatten, head.pre_logits]  # type: ignore
+    return [*steps, Step("pool", nn.Sequential(*parts))]  # type: ignore[arg-type]
+
+
 _FAMILIES: dict[str, dict[str, Callable[[nn.Module], list[Step]]]] = {
     "transformers": {
         "ResNetForImageClassification": _hf_resnet,
@@ -228,6 +240,7 @@ _FAMILIES: dict[str, dict[str, Callable[[nn.Module], list[Step]]]] = {
         "ResNet": _timm_resnet,
         "VisionTransformer": _timm_vit,
         "EfficientNet": _timm_efficientnet,
+        "ConvNeXt": _timm_convnext,
     },
 }
 
