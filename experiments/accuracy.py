@@ -63,7 +63,12 @@ class Setting:
 
     def _fit(self, core: Core, records: Records) -> None:
         stages = None if self.args.backbone == "cnn" else (Stage("head", epochs=60, lr=0.01),)
-        core.fit(records, stages, calibrate_to=5.0, cache=core._usable(self.cache))
+        core.fit(
+            records,
+            stages,
+            calibrate_to=self.args.calibrate_to or None,
+            cache=core._usable(self.cache),
+        )
 
     def tensor(self, records: Records, core: Core | None = None) -> Tensor:
         core = core or self.core
@@ -87,7 +92,8 @@ class Setting:
 
 def run_compact(setting: Setting, features: int, bits: int = 8) -> dict[str, Any]:
     begin = time.monotonic()
-    model = MixedLinear(setting.core, "compact", features=features, bits=bits, cache=setting.cache)
+    options = {"features": features, "bits": bits, "core_weight": setting.args.core_weight}
+    model = MixedLinear(setting.core, "compact", cache=setting.cache, **options)
     model.fit(setting.data.user, replay=setting.data.core)
     seconds = time.monotonic() - begin
     return {
@@ -187,10 +193,13 @@ def main() -> None:
     options.add_argument("--passes", type=int, default=30, help="of CG for the tangent model")
     options.add_argument("--choosing-passes", type=int, default=12)
     options.add_argument("--epochs", type=int, default=20, help="of fine-tuning")
+    options.add_argument("--core-weight", type=float, help="of the core's logits in compact")
     args = options.parse_args()
     keys = ("core_fraction", "linearize", "leaky_slope", "resize", "features", "passes", "epochs")
     path = args.out or RESULTS / f"accuracy-{name_of(args.data)}.json"
-    results = Results(path, {k: getattr(args, k) for k in keys})
+    kept = {} if args.core_weight is None else {"core_weight": args.core_weight}
+    kept |= {} if args.calibrate_to == 5.0 else {"calibrate_to": args.calibrate_to}
+    results = Results(path, {k: getattr(args, k) for k in keys} | kept)
     for seed in args.seeds:
         wanted = [m for m in args.methods if f"{m}/{seed}" not in results]
         if not wanted and f"core/{seed}" in results:
