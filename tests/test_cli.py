@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import typer
 from PIL import Image
+from tests import cases
 from typer.testing import CliRunner, Result
 
 from efface import __version__
@@ -20,6 +21,7 @@ from efface.commands import REGISTRY
 from efface.commands.evaluate import measure, wilson
 from efface.errors import GuaranteeError, LedgerError
 from efface.progress import Mode, part, show
+from efface.workspace import Workspace
 
 HEAVY = ("torch", "numpy", "sklearn", "scipy", "matplotlib", "PIL", "jinja2")
 
@@ -292,6 +294,48 @@ def test_no_core_records_for_an_untrained_network(tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert "--core-fraction" in result.stderr
     assert not (tmp_path / "m").exists()
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("resnet")
+    cases.tiny("resnet-bottleneck").save_pretrained(folder)
+    size = {"size": {"shortest_edge": 16}, "crop_size": 16}
+    (folder / "preprocessor_config.json").write_text(json.dumps(size))
+    return f"hf:{folder}"
+
+
+def test_no_core_records_for_a_pretrained_network(pretrained: str, tmp_path: Path) -> None:
+    """Head of zeros, scales from the network's own statistics; then forgotten and verified as ever."""
+    data = image_folder(tmp_path / "photos")
+    words = ("--backbone", pretrained, "--core-fraction", 0, "--skip-bad", "--channels", "rgb")
+    result = efface("train", data, *words, "--out", tmp_path / "m", "--json")
+    assert "no core records" in result.stderr
+    values = values_of(result)
+    assert values["records"]["core"] == 0
+    assert values["compact"]["calibration"] == "the network's normalisation statistics"
+    assert values["compact"]["saturated"] < 0.01 * values["compact"]["values"]
+    shown = efface("train", data, *words, "--out", tmp_path / "n").stdout
+    assert "bases and scales from the network's normalisation statistics" in shown
+    owner = efface("forget", tmp_path / "m", "--id", Workspace(tmp_path / "m").records.ids[0])
+    assert owner.exit_code == 0, owner.stderr
+    assert efface("verify", tmp_path / "m", "--retrain").exit_code == 0
+
+
+def test_public_images_for_scales(pretrained: str, tmp_path: Path) -> None:
+    data = image_folder(tmp_path / "photos")
+    public = tmp_path / "public" / "things"
+    public.mkdir(parents=True)
+    for i in range(4):
+        pixels = np.random.default_rng(i).integers(0, 256, (20, 20, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(public / f"{i}.png")
+    words = ("--backbone", pretrained, "--skip-bad", "--channels", "rgb", "--json")
+    out = ("--calibration", public.parent, "--out", tmp_path / "m")
+    values = values_of(efface("train", data, *words, *out))
+    assert values["compact"]["calibration"] == "given records"
+    result = efface("train", data, *words, "--calibration", data, "--out", tmp_path / "n")
+    assert result.exit_code == 2
+    assert "are user records" in result.stderr
 
 
 def test_unknown_options_are_usage_errors() -> None:

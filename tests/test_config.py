@@ -49,7 +49,13 @@ configs = st.builds(
         skip_bad=st.booleans(),
     ),
     core=st.builds(CoreConfig, backbone=words, stages=st.lists(stages, max_size=3).map(tuple)),
-    user=st.builds(UserConfig, mu=positive, replay_core=st.booleans(), solver=solvers),
+    user=st.builds(
+        UserConfig,
+        mu=positive,
+        replay_core=st.booleans(),
+        solver=solvers,
+        calibration=st.none() | words,
+    ),
     output=st.builds(OutputConfig, dir=words, cache=st.none() | words),
 )
 

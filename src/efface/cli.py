@@ -10,6 +10,7 @@ import functools
 import importlib
 import os
 from collections.abc import Callable
+from types import ModuleType
 from typing import Annotated, Any
 
 import typer
@@ -83,7 +84,24 @@ def _report(problem: Exception) -> int:
 def _register() -> None:
     for name in REGISTRY:
         module = importlib.import_module(f"efface.commands.{name}")
+        if hasattr(module, "MEMBERS"):
+            app.add_typer(_group(module), name=name)
+            continue
         app.command(name.replace("_", "-"), epilog=module.EXAMPLES)(guarded(getattr(module, name)))
+
+
+def _group(module: ModuleType) -> typer.Typer:
+    """A command with commands of its own; the first line of the module's docstring is its help."""
+    summary = (module.__doc__ or "").partition(": ")[2].partition("\n")[0]
+    group = typer.Typer(
+        help=summary[:1].upper() + summary[1:],
+        epilog=module.EXAMPLES,
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+    )
+    for name, member in module.MEMBERS.items():
+        group.command(name, epilog=module.EXAMPLES)(guarded(member))
+    return group
 
 
 _register()

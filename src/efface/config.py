@@ -34,7 +34,8 @@ class _Table(BaseModel):
 
 
 class DataConfig(_Table):
-    """``spec`` is "digits", a folder, or a .npz, .parquet, .csv or .jsonl file.
+    """``spec`` is "digits", a data set's name (``cub200``, ``cub200:DIR``; see docs/data.md), a folder, or a
+    .npz, .parquet, .csv or .jsonl file.
 
     Without ``core_fraction`` the data's own core/user split stands; without ``channels`` all images
     must agree.
@@ -179,7 +180,8 @@ class UserConfig(_Table):
     """The user part. ``replay_core`` uses core records again in its fit, as the paper does.
 
     ``mu`` left out: the compact part chooses it on core data, the tangent part takes 0.01. ``features``,
-    ``bits`` and ``bases`` are the compact part's, ``solver`` is the tangent part's.
+    ``bits``, ``bases`` and ``calibration`` are the compact part's, ``solver`` is the tangent part's.
+    ``calibration`` is a data spec, a folder of public images say, for bases and scales instead of core data.
     """
 
     kind: Literal["compact", "tangent"] = "compact"
@@ -189,6 +191,7 @@ class UserConfig(_Table):
     features: int = Field(default=4096, ge=1)
     bits: int = Field(default=8, ge=2, le=16)
     bases: Literal["core", "random"] = "core"
+    calibration: str | None = Field(default=None, min_length=1)
     solver: SolverConfig = ConjugateGradientConfig()
 
     def build(self, core: Core, cache: ActivationCache | None = None) -> MixedLinear:

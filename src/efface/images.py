@@ -40,12 +40,25 @@ class ImageSource(Protocol):
         """The encoded file's bytes, or the pixels themselves."""
 
 
+class Trimmed(bytes):
+    """An encoded image whose bottom ``rows`` (a banner) are no part of it; its digest covers that."""
+
+    rows: int
+
+    def __new__(cls, data: bytes, rows: int) -> Trimmed:
+        trimmed = super().__new__(cls, data)
+        trimmed.rows = rows
+        return trimmed
+
+
 @dataclass(frozen=True)
 class FileImage:
     path: Path
+    hidden_rows: int = 0  # at the bottom, see ``Trimmed``
 
     def content(self) -> bytes:
-        return self.path.read_bytes()
+        data = self.path.read_bytes()
+        return Trimmed(data, self.hidden_rows) if self.hidden_rows else data
 
 
 @dataclass(frozen=True)
@@ -68,7 +81,9 @@ class ArrayImage:
 
 
 def digest_of(content: Content) -> str:
-    """SHA-256 of a file's bytes; for arrays of ``dtype ‖ shape ‖ bytes``."""
+    """SHA-256 of a file's bytes; for arrays of ``dtype ‖ shape ‖ bytes``, trimmed of ``rows ‖ bytes``."""
+    if isinstance(content, Trimmed):
+        return hashlib.sha256(f"trimmed {content.rows} ".encode() + content).hexdigest()
     if isinstance(content, bytes):
         return hashlib.sha256(content).hexdigest()
     header = f"{content.dtype.str}{content.shape}".encode()
@@ -102,7 +117,15 @@ def decode(content: Content, channels: Channels | None = None) -> np.ndarray:
     if image.mode in ("P", "PA"):
         image = image.convert("RGBA")  # Pillow warns when a palette's alpha is dropped in one step
     pixels = np.array(image.convert("L" if wanted is Channels.GRAY else "RGB"))
+    if isinstance(content, Trimmed):
+        pixels = _without_bottom(pixels, content.rows)
     return pixels[:, :, None] if pixels.ndim == 2 else pixels  # (h, w, channels)
+
+
+def _without_bottom(pixels: np.ndarray, rows: int) -> np.ndarray:
+    if len(pixels) <= rows:
+        raise ValueError(f"{len(pixels)} rows, of which the bottom {rows} are a banner")
+    return np.ascontiguousarray(pixels[:-rows])
 
 
 def _is_gray(mode: str) -> bool:

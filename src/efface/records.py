@@ -152,7 +152,8 @@ class Records(Sequence[Record]):
 
     @classmethod
     def open(cls, spec: PathLike, **options: Unpack[ReadOptions]) -> Records:
-        """Whatever it is: "digits", a folder, or a .npz, .parquet, .csv or .jsonl file."""
+        """Whatever it is: "digits", a data set's name (``cub200``, ``cub200:DIR``), a folder, or a .npz,
+        .parquet, .csv or .jsonl file."""
         from efface import readers
 
         return readers.open_records(spec, **options)

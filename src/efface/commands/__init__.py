@@ -1,5 +1,6 @@
 """One command a file. To add one: write ``commands/<name>.py`` with a function ``<name>`` and an
-``EXAMPLES`` text, and put the name into ``REGISTRY``; its place there is its place in the help.
+``EXAMPLES`` text, and put the name into ``REGISTRY``; its place there is its place in the help. A module with
+``MEMBERS`` instead of the function is a group of commands, ``efface data list``.
 
 A command's docstring is its help. Heavy imports (torch, numpy, matplotlib) belong inside functions, so
 that ``efface --help`` answers at once. Raise ``EffaceError`` for what a person can fix; ``efface.cli``
@@ -20,6 +21,8 @@ REGISTRY = (
     "scan",
     "audit",
     "compare",
+    "reproduce",
     "check",
+    "data",
     "demo",
 )

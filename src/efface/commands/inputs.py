@@ -72,6 +72,7 @@ def read_unlabelled(model: MixedLinear, items: Sequence[str], split: str) -> Rec
 def _records_of(model: MixedLinear, item: str, split: str) -> list[Record]:
     from dataclasses import replace
 
+    from efface.readers.layouts import recognise
     from efface.readers.metadata import METADATA_NAMES
     from efface.records import Records
 
@@ -79,7 +80,8 @@ def _records_of(model: MixedLinear, item: str, split: str) -> list[Record]:
     if _is_image(path) or (path.is_file() and not _is_data(path)):
         return [_record(path, label)]
     listed = path.is_dir() and any((path / name).is_file() for name in METADATA_NAMES)
-    if path.is_dir() and not listed and not any(path.glob("*.parquet")):
+    plain = path.is_dir() and not listed and not any(path.glob("*.parquet"))
+    if plain and recognise(path) is None:
         files = sorted(file for file in path.rglob("*") if file.is_file() and _is_image(file))
         return [_record(file, label) for file in files]
     records = choose(Records.open(item, channels=_channels(model)), split)

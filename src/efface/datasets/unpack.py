@@ -1,0 +1,56 @@
+"""Unpacking an archive, with nothing of it landing outside of the folder."""
+
+from __future__ import annotations
+
+import shutil
+import stat
+import tarfile
+import zipfile
+import zlib
+from pathlib import Path, PurePosixPath
+
+from efface.errors import EffaceError, FormatError
+
+TAR_ENDINGS = (".tar", ".tar.gz", ".tgz")
+FIX = "do not use this archive; fetch it again from the data set's page."
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Tar and zip archives are unpacked into ``folder``, other files are copied there."""
+    try:
+        if archive.name.endswith(TAR_ENDINGS):
+            _untar(archive, folder)
+        elif archive.suffix == ".zip":
+            _unzip(archive, folder)
+        else:
+            shutil.copyfile(archive, folder / archive.name)
+    except tarfile.FilterError as problem:
+        raise FormatError(f"{archive.name} has an unsafe member ({problem}).", FIX) from problem
+    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError) as problem:
+        raise FormatError(f"{archive.name} is damaged ({problem}).", FIX) from problem
+
+
+def _untar(archive: Path, folder: Path) -> None:
+    if not hasattr(tarfile, "data_filter"):
+        raise EffaceError("this Python cannot unpack tar files safely.", "use 3.11.4 or newer.")
+    with tarfile.open(archive) as tar:
+        tar.extractall(folder, filter="data")
+
+
+def _unzip(archive: Path, folder: Path) -> None:
+    with zipfile.ZipFile(archive) as opened:
+        for member in opened.infolist():
+            _check(archive, member)
+        opened.extractall(folder)
+
+
+def _check(archive: Path, member: zipfile.ZipInfo) -> None:
+    """zipfile would bend such names into harmless ones, but an archive that has them is not to be used."""
+    name = PurePosixPath(member.filename.replace("\\", "/"))
+    outside = (
+        name.is_absolute() or ".." in name.parts or any(":" in part for part in name.parts[:1])
+    )
+    if outside or stat.S_ISLNK(member.external_attr >> 16):
+        raise FormatError(
+            f"{archive.name} has an unsafe member ({member.filename!r} leads out of it).", FIX
+        )
