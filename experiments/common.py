@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 import efface
+from efface.errors import EffaceError
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -19,14 +20,16 @@ RESULTS = Path(__file__).parent / "results"
 class Results:
     """A small JSON file of results by name; what is there already is not computed again."""
 
-    def __init__(self, path: Path, settings: dict[str, Any]) -> None:
-        self.path = path
+    def __init__(self, path: Path, settings: dict[str, Any], *, show: bool = True) -> None:
+        self.path, self.show = path, show
         self.values: dict[str, Any] = {"settings": settings, "environment": environment()}
         self.values["results"] = {}
         if path.is_file():
             old = json.loads(path.read_text())
             if old["settings"] != json.loads(json.dumps(settings)):
-                raise SystemExit(f"{path} was made with other settings: move it, or use --out.")
+                raise EffaceError(
+                    f"{path} was made with other settings.", "move it away, or use another --out."
+                )
             self.values["results"] = old["results"]
 
     def __contains__(self, name: str) -> bool:
@@ -36,7 +39,8 @@ class Results:
         self.values["results"][name] = value
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.write_text(json.dumps(self.values, indent=1, sort_keys=True) + "\n")
-        print(f"{name}: {json.dumps(value)}", flush=True)
+        if self.show:
+            print(f"{name}: {json.dumps(value)}", flush=True)
 
 
 def environment() -> dict[str, Any]:

@@ -220,16 +220,21 @@ class Lazy:
 
 
 class Reader:
-    """Takes the readouts of methods on one scene; the retrained model is what they are compared with."""
+    """Takes the readouts of methods on one scene; the retrained model is what they are compared with.
 
-    def __init__(self, scene: Scene, trained: Tensor, relearn: Relearn) -> None:
+    ``retrained`` is for callers who have it already.
+    """
+
+    def __init__(
+        self, scene: Scene, trained: Tensor, relearn: Relearn, retrained: Tensor | None = None
+    ) -> None:
         self.scene, self.trained, self.relearn = scene, trained, relearn
         self.sets = {
             "retained": scene.train.select(scene.retained),
             "forgotten": scene.train.select(scene.forget),
             "test": scene.test,
         }
-        self.retrained = scene.solve(scene.retained)
+        self.retrained = scene.solve(scene.retained) if retrained is None else retrained
         self.reference = {k: scene.logits(self.retrained, s) for k, s in self.sets.items()}
 
     @cached_property

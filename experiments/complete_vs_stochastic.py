@@ -1,0 +1,45 @@
+"""The residual gradient computed completely once, against estimated stochastically (fine-tuning)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import procedures
+from bench import Bench
+from figure import Figure, Results, Values, by_name, judged, mean
+from info_vs_noise import draw, noise_parts, sgd_passes, table
+
+
+def parts(bench: Bench) -> dict[str, Callable[[], Values]]:
+    epochs = bench.paper_epochs
+    complete = (f"paper-{epochs}", procedures.paper(epochs))
+    stochastic = (f"fine-tune-{epochs}", procedures.paper(epochs, complete=False))
+    return noise_parts(bench, {"complete": complete, "stochastic": stochastic})
+
+
+def passes(bench: Bench) -> float:
+    return bench.preset.seeds * (60 + 2 * sgd_passes(bench, bench.paper_epochs))
+
+
+def verdict(results: Results) -> str:
+    found = by_name(results)
+    near, far = (mean(found[name], "distance_estimate") for name in ("complete", "stochastic"))
+    errors = [100 * mean(found[name], "noiseless_error") for name in ("complete", "stochastic")]
+    word = judged(near < far and errors[0] <= errors[1], near < far)
+    return (
+        f"{word} Distance to the retrained model {near:.3g} (complete) "
+        f"against {far:.3g} (stochastic), that is {(far / near) ** 2:.3g} times the information left; test "
+        f"error {errors[0]:.1f} % against {errors[1]:.1f} %."
+    )
+
+
+FIGURE = Figure(
+    "complete-vs-stochastic",
+    "Complete against stochastic residual gradient",
+    "With as many steps, the complete residual gradient leaves less information and a lower test error.",
+    parts,
+    passes,
+    draw,
+    table,
+    verdict,
+)

@@ -1,0 +1,146 @@
+"""Test error of a fine-tuned network, the mixed-linear model, compact and the last layer alone.
+
+At the preset's size; ``accuracy.py`` is the same comparison on all images, with every choice made on core
+data.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from bench import Bench
+from figure import Drawing, Figure, Results, Values, by_name, judged, mean, percent, seeds, spread
+from presets import paper_ridge
+
+from efface import Stage
+from efface.audit.readouts import error
+from efface.lastlayer import LastLayer
+from efface.report.figures import bars
+from efface.report.html import Table
+from efface.targets import one_hot
+from efface.training import train
+
+WEIGHT_DECAY = 1e-5  # the paper's, for this figure
+RATE = {"cnn": 0.01}  # of fine-tuning, by network; pretrained ones take less
+TITLES = {
+    "core": "core alone",
+    "last-layer": "last layer",
+    "mixed-linear": "mixed-linear (paper)",
+    "compact": "compact (ours)",
+    "dnn": "fine-tuned tail",
+}
+
+
+def parts(bench: Bench) -> dict[str, Callable[[], Values]]:
+    runs = {
+        "core": core_alone,
+        "last-layer": last_layer,
+        "mixed-linear": mixed_linear,
+        "compact": compact,
+        "dnn": fine_tuned,
+    }
+    return {
+        f"{name}/{seed}": lambda s=seed, r=run: r(bench, s)
+        for seed in seeds(bench)
+        for name, run in runs.items()
+    }
+
+
+def core_alone(bench: Bench, seed: int) -> Values:
+    core, data = bench.core_and_data(bench.spot(seed=seed))
+    logits = core.logits_of(bench.tensor(core, data.test))
+    return {"error": error(logits, core.labels(data.test))}
+
+
+def last_layer(bench: Bench, seed: int) -> Values:
+    """Ridge on the pooled features of all training images."""
+    core, data = bench.core_and_data(bench.spot(seed=seed))
+    records = data.user + data.core
+    features, shown = (core.features_of(bench.tensor(core, r)) for r in (records, data.test))
+    targets = one_hot(core.labels(records), len(core.classes), 5.0)
+    model = LastLayer.fit(features, targets, 1.0 / len(records))
+    return {"error": error(model.logits(shown), core.labels(data.test))}
+
+
+def mixed_linear(bench: Bench, seed: int) -> Values:
+    mu = paper_ridge(WEIGHT_DECAY, len(bench.records.classes))
+    trial = bench.trial(bench.spot(seed=seed, mu=mu))
+    training = {key: trial.training[key] for key in ("passes", "status", "seconds")}
+    return {"error": trial.test_errors(trial.weights)[0], **training}
+
+
+def compact(bench: Bench, seed: int) -> Values:
+    begin = time.monotonic()
+    model = bench.compact_model(bench.spot(seed=seed))
+    seconds = time.monotonic() - begin
+    test = bench.split(bench.preset.core_fraction, seed).test
+    return {"error": 1 - model.accuracy(test), "seconds": seconds}
+
+
+def fine_tuned(bench: Bench, seed: int) -> Values:
+    """Cross-entropy on the layers that the others linearise."""
+    core, data = bench.core_and_data(bench.spot(seed=seed))
+    records, begin = data.user + data.core, time.monotonic()
+    tail = copy.deepcopy(core.tail).requires_grad_(True)
+    stage = Stage("tail", bench.preset.tune_epochs, RATE.get(bench.backbone, 0.002))
+    train(tail, tail.parameters(), bench.tensor(core, records), core.labels(records), stage)
+    tail.requires_grad_(False)
+    logits = torch.cat([tail(x) for x in bench.tensor(core, data.test).split(64)])
+    seconds = time.monotonic() - begin
+    return {"error": error(logits, core.labels(data.test)), "seconds": seconds}
+
+
+def passes(bench: Bench) -> float:
+    p = bench.preset
+    return p.seeds * (p.passes + p.tune_epochs)
+
+
+def draw(results: Results) -> list[Drawing]:
+    found = by_name(results)
+    names = [name for name in TITLES if name in found]
+    svg = bars(
+        [TITLES[name] for name in names],
+        [mean(found[name], "error") for name in names],
+        errors=[spread(found[name], "error") for name in names],
+        ylabel="test error",
+        percent=True,
+    )
+    return [Drawing(svg, "Test error by model; bars are standard deviations over core splits.")]
+
+
+def table(results: Results) -> Table:
+    found = by_name(results)
+    rows = [(TITLES[n], percent(found[n], "error"), len(found[n])) for n in TITLES if n in found]
+    return Table(("model", "test error", "seeds"), rows, numeric=(1, 2))
+
+
+def verdict(results: Results) -> str:
+    found = by_name(results)
+    order = sorted((n for n in TITLES if n in found), key=lambda n: mean(found[n], "error"))
+    ranked = ", ".join(f"{TITLES[n]} {percent(found[n], 'error')}" for n in order)
+    linear, last = found["mixed-linear"], found["last-layer"]
+    gain = 100 * (mean(last, "error") - mean(linear, "error"))
+    noise = 100 * float(np.hypot(spread(linear, "error"), spread(last, "error")))
+    short_ = sum(row["status"] != "converged" for row in linear)
+    note = f" ({short_} of {len(linear)} solves stopped short of their tolerance)" if short_ else ""
+    return (
+        f"{judged(gain > noise, gain > 0)} {ranked}. "
+        f"The mixed-linear model gains {gain:.1f} points on the last layer (spread {noise:.1f})"
+        f"{note}."
+    )
+
+
+FIGURE = Figure(
+    "error-comparison",
+    "Test error by model",
+    "The mixed-linear model is close to a fine-tuned network and clearly better than the last layer.",
+    parts,
+    passes,
+    draw,
+    table,
+    verdict,
+)

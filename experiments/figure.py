@@ -1,0 +1,86 @@
+"""What a figure of the paper is made of: parts to measure, and how their numbers are drawn and judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from bench import Bench
+
+from efface.report.html import Table
+
+Values = dict[str, Any]
+Results = Mapping[str, Values]  # by part: "paper/0" is a name and a seed
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """``name`` ends the file's name; empty for the main one of a figure."""
+
+    svg: str
+    caption: str
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One experiment of the paper.
+
+    Args:
+        claim: what the paper says, in our words.
+        parts: what has to be measured, by name; each is a small dictionary for JSON.
+        passes: about how many passes over the data all parts take, for the expected time.
+        draw, table, verdict: from results alone; they compute nothing else.
+        settings: what the results depend on; the bench's own by default.
+    """
+
+    name: str
+    title: str
+    claim: str
+    parts: Callable[[Bench], dict[str, Callable[[], Values]]]
+    passes: Callable[[Bench], float]
+    draw: Callable[[Results], list[Drawing]]
+    table: Callable[[Results], Table]
+    verdict: Callable[[Results], str]
+    settings: Callable[[Bench], Values] = lambda bench: bench.settings
+
+
+def seeds(bench: Bench) -> range:
+    return range(bench.preset.seeds)
+
+
+def by_name(results: Results, start: str = "") -> dict[str, list[Values]]:
+    """The values of all seeds, by the part's name without the seed."""
+    grouped: dict[str, list[Values]] = {}
+    for key, value in results.items():
+        name = key.rpartition("/")[0]
+        if name.startswith(start):
+            grouped.setdefault(name.removeprefix(start), []).append(value)
+    return grouped
+
+
+def mean(rows: Sequence[Values], key: str) -> float:
+    return float(np.mean([row[key] for row in rows]))
+
+
+def spread(rows: Sequence[Values], key: str) -> float:
+    """Standard deviation over seeds; 0 for one."""
+    values = [row[key] for row in rows]
+    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+
+
+def percent(rows: Sequence[Values], key: str) -> str:
+    """Mean ± standard deviation in percent."""
+    shown = f"{100 * mean(rows, key):.1f}"
+    return f"{shown} ± {100 * spread(rows, key):.1f} %" if len(rows) > 1 else f"{shown} %"
+
+
+def judged(holds: bool, partly: bool = False) -> str:
+    """The word that a verdict begins with; by a rule on the numbers, never by hand."""
+    return "**Agrees.**" if holds else "**Partly.**" if partly else "**Disagrees.**"
+
+
+def short(value: float) -> str:
+    return f"{value:.3g}"

@@ -1,0 +1,40 @@
+"""A whole class in one request: all readouts of all methods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import readouts
+from bench import Bench
+from figure import Figure, Results, Values, by_name, judged, mean, percent
+
+
+def parts(bench: Bench) -> dict[str, Callable[[], Values]]:
+    return readouts.parts(bench, whole_class=True)
+
+
+def passes(bench: Bench) -> float:
+    each = bench.preset.relearn * 0.3 + 20
+    return bench.preset.seeds * (60 + 3 * (bench.paper_epochs + 8) + 8 * each)
+
+
+def verdict(results: Results) -> str:
+    found = by_name(results)
+    names = ("retrained", "original", "fisher", "fine-tune", "paper", "solved", "compact")
+    errors = ", ".join(f"{name} {percent(found[name], 'error_forgotten')}" for name in names)
+    gone = mean(found["paper"], "error_forgotten")
+    target = mean(found["retrained"], "error_forgotten")
+    word = judged(gone >= target - 0.01, gone >= target / 2)
+    return f"{word} Error on the forgotten class (100 % when nothing of it is left): {errors}."
+
+
+FIGURE = Figure(
+    "forget-class",
+    "A whole class in one request",
+    "ML-forgetting also removes a class: its error becomes 100 %, as when retrained without it.",
+    parts,
+    passes,
+    readouts.draw,
+    readouts.table,
+    verdict,
+)

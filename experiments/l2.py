@@ -1,0 +1,129 @@
+"""Remaining information and test error against the ridge μ, after ten requests of 1 %."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import procedures
+import torch
+from bench import Bench, Spot
+from figure import Drawing, Figure, Results, Values, by_name, judged, mean, percent, seeds, short
+from info_vs_noise import sgd_passes
+
+from efface.report.figures import Line, Scale, lines
+from efface.report.html import Table
+
+
+def parts(bench: Bench) -> dict[str, Callable[[], Values]]:
+    return {
+        f"mu-{factor * bench.mu:g}/{seed}": partial(
+            forgotten, bench, bench.spot(mu=factor * bench.mu, seed=seed)
+        )
+        for seed in seeds(bench)
+        for factor in bench.preset.mus
+    }
+
+
+def forgotten(bench: Bench, spot: Spot) -> Values:
+    """Information and error after the paper's forgetting at one spot, at the planned σ of that spot."""
+    trial, epochs = bench.trial(spot), bench.paper_epochs
+    run = trial.run(f"paper-{epochs}", procedures.paper(epochs))
+    sigma = trial.guarantee.sigma
+    return {
+        **trial.information(run, sigma),
+        "mu": spot.mu,
+        "fraction": spot.fraction,
+        "sigma": sigma,
+        "core_error": trial.test_errors(torch.zeros_like(trial.weights))[0],
+        "trained_error": trial.test_errors(trial.weights)[0],
+        "test_error": float(np.mean(trial.test_errors(run.state, sigma))),
+        "retrained_error": trial.test_errors(trial.retrained)[0],
+        "training_passes": trial.training["passes"],
+        "training_status": trial.training["status"],
+        "moved": float((trial.weights - trial.retrained).norm()),
+    }
+
+
+def passes(bench: Bench) -> float:
+    p = bench.preset
+    return p.seeds * len(p.mus) * (120 + sgd_passes(bench, bench.paper_epochs))
+
+
+def _sorted(results: Results) -> list[list[Values]]:
+    return sorted(by_name(results).values(), key=lambda rows: rows[0]["mu"])
+
+
+def draw(results: Results) -> list[Drawing]:
+    groups = _sorted(results)
+    x = [mean(rows, "mu") for rows in groups]
+    curves = [
+        Line(word, x, [mean(rows, f"information_nats_{kind}") for rows in groups])
+        for kind, word in (("estimate", "measured"), ("bound", "proved"))
+    ]
+    errors = [
+        Line("after forgetting", x, [mean(rows, "test_error") for rows in groups]),
+        Line("retrained", x, [mean(rows, "retrained_error") for rows in groups]),
+    ]
+    scale = Scale("ridge μ", log=True)
+    return [
+        Drawing(
+            lines(curves, scale, Scale("remaining information (nats)", log=True)),
+            "Information left after the paper's forgetting, against μ.",
+        ),
+        Drawing(
+            lines(errors, scale, Scale("test error", percent=True)),
+            "Test error against μ.",
+            "error",
+        ),
+    ]
+
+
+def table(results: Results) -> Table:
+    columns = (
+        "μ",
+        "nats (measured)",
+        "nats (proved)",
+        "nats if nothing is done",
+        "test error",
+        "retrained",
+        "training passes",
+    )
+    rows = [
+        (
+            short(mean(rows, "mu")),
+            short(mean(rows, "information_nats_estimate")),
+            short(mean(rows, "information_nats_bound")),
+            short(0.5 * (mean(rows, "moved") / mean(rows, "sigma")) ** 2),
+            percent(rows, "test_error"),
+            percent(rows, "retrained_error"),
+            f"{mean(rows, 'training_passes'):.0f}",
+        )
+        for rows in _sorted(results)
+    ]
+    return Table(columns, rows, numeric=tuple(range(7)))
+
+
+def verdict(results: Results) -> str:
+    groups = _sorted(results)
+    nats = [mean(rows, "information_nats_estimate") for rows in groups]
+    falls = "falls" if nats[-1] < nats[0] else "does not fall"
+    low, high = (percent(groups[i], "test_error") for i in (0, -1))
+    return (
+        f"{judged(nats[-1] < nats[0])} "
+        f"The information {falls} as μ grows: {short(nats[0])} nats at μ = {short(mean(groups[0], 'mu'))}, "
+        f"{short(nats[-1])} at {short(mean(groups[-1], 'mu'))}; the test error goes from {low} to {high}."
+    )
+
+
+FIGURE = Figure(
+    "l2",
+    "Remaining information and test error against the ridge",
+    "A stronger ridge makes forgetting easier and, taken too far, the model worse.",
+    parts,
+    passes,
+    draw,
+    table,
+    verdict,
+)

@@ -1,0 +1,236 @@
+"""All readouts of all methods after ten requests of 1 %, against the retrained model's band."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+import procedures
+import torch
+from bench import Bench, Procedure, Spot, Trial
+from figure import (
+    Drawing,
+    Figure,
+    Results,
+    Values,
+    by_name,
+    judged,
+    mean,
+    percent,
+    seeds,
+    short,
+    spread,
+)
+from info_vs_noise import sgd_passes
+
+from efface.audit.attacks import ATTACKS, Worlds, build_worlds, play
+from efface.audit.baselines import METHODS, Claim, Method
+from efface.audit.readouts import Relearn
+from efface.audit.scene import Scene
+from efface.audit.study import Reader
+from efface.report.figures import Band, bars
+from efface.report.html import Table
+
+READOUTS = (
+    ("error_retained", "error, retained", True),
+    ("error_forgotten", "error, forgotten", True),
+    ("error_test", "error, test", True),
+    ("relearn", "relearn time (steps)", False),
+    ("distance_forgotten", "activation distance, forgotten", False),
+    ("distance_test", "activation distance, test", False),
+    ("entropy_attack", "entropy attack", True),
+    ("canary_auc", "canary attack (AUC)", False),
+)
+
+
+def runs(bench: Bench) -> dict[str, Procedure]:
+    e = bench.paper_epochs
+    return {
+        "original": procedures.original,
+        "fisher": procedures.fisher_noise,
+        f"fine-tune-{e}": procedures.paper(e, complete=False),
+        f"paper-{e}": procedures.paper(e),
+        f"paper-{e}-0.999": procedures.paper(e, momentum=0.999),
+        "solved": procedures.solved,
+    }
+
+
+def parts(bench: Bench, whole_class: bool = False) -> dict[str, Callable[[], Values]]:
+    found: dict[str, Callable[[], Values]] = {}
+    for seed in seeds(bench):
+        spot = bench.spot(seed=seed, whole_class=whole_class)
+        found[f"retrained/{seed}"] = lambda s=spot: retrained(bench, s)
+        for kept, procedure in runs(bench).items():
+            name = kept.replace(f"-{bench.paper_epochs}", "")
+            found[f"{name}/{seed}"] = lambda s=spot, k=kept, p=procedure: measure(bench, s, k, p)
+        found[f"compact/{seed}"] = lambda s=spot: compact(bench, s)
+    return found
+
+
+@lru_cache(maxsize=1)
+def reader(bench: Bench, spot: Spot) -> Reader:
+    trial = bench.trial(spot)
+    relearn = Relearn(max_iterations=bench.preset.relearn, seed=spot.seed)
+    return Reader(trial.forgotten, trial.weights, relearn, trial.retrained)
+
+
+def retrained(bench: Bench, spot: Spot) -> Values:
+    """The minimiser, with the noise of a release: what the others are held against."""
+    trial = bench.trial(spot)
+    return _read(bench, spot, trial.retrained, _noisy(trial, trial.retrained, 1))
+
+
+def measure(bench: Bench, spot: Spot, kept: str, procedure: Procedure) -> Values:
+    trial = bench.trial(spot)
+    run = trial.run(kept, procedure)
+    adds_noise = kept in ("fisher", "original", "solved")  # by itself, or never
+    released = run.release if adds_noise else _noisy(trial, run.state, 0)
+    values = _read(bench, spot, run.state, released)
+    values |= {key: float(np.mean([s[key] for s in run.steps])) for key in ("passes", "seconds")}
+    if bench.preset.canaries and not spot.whole_class:
+        values |= canaries(bench, spot, kept, procedure)
+    return values
+
+
+def _noisy(trial: Trial, state: torch.Tensor, seed: int) -> torch.Tensor:
+    """The release: the state and noise of the planned σ."""
+    generator = torch.Generator().manual_seed(1000 * trial.spot.seed + seed)
+    noise = torch.randn(len(state), generator=generator, dtype=torch.float64)
+    return state + trial.guarantee.sigma * noise
+
+
+def _read(bench: Bench, spot: Spot, state: torch.Tensor, released: torch.Tensor) -> Values:
+    return reader(bench, spot).values(released, state)
+
+
+def canaries(bench: Bench, spot: Spot, kept: str, procedure: Procedure) -> Values:
+    """The one-run audit: mislabelled canaries, each in with probability ½, all forgotten at once.
+
+    AUC of the white-box attack (projection of the weights); 0.5 is chance.
+    """
+    trial = bench.trial(spot)
+    method = Method(
+        kept, kept, lambda s, w, seed: procedure(trial, s, w), Claim.NOTHING, ("tangent",)
+    )
+    game = play(_worlds(bench, spot), method)
+    verdict = ATTACKS["white-box"].verdict(game)
+    return {"canary_auc": verdict.auc, "canary_epsilon_bound": verdict.epsilon_bound}
+
+
+@lru_cache(maxsize=1)
+def _worlds(bench: Bench, spot: Spot) -> Worlds:
+    trial, count = bench.trial(spot), bench.preset.canaries
+    return build_worlds(trial.scene, 1, count, seed=spot.seed + 1, mislabelled=True, base_share=1.0)
+
+
+def compact(bench: Bench, spot: Spot) -> Values:
+    """The exact method on the compact user part, against that part's own retrained model."""
+    model, trial = bench.compact_model(spot), bench.trial(spot)
+    gone = torch.cat(trial.sets)
+    scene = Scene.of(model, gone.numpy(), bench.core_and_data(spot)[1].test)
+    relearn = Relearn(max_iterations=bench.preset.relearn, seed=spot.seed)
+    own = Reader(scene, scene.solve(scene.everyone), relearn)
+    values = own.read(METHODS["exact"], spot.seed) | {"passes": 0.0}
+    if bench.preset.canaries and not spot.whole_class:
+        count = bench.preset.canaries
+        worlds = build_worlds(scene, 1, count, seed=spot.seed + 1, mislabelled=True, base_share=1.0)
+        verdict = ATTACKS["white-box"].verdict(play(worlds, METHODS["exact"]))
+        values |= {"canary_auc": verdict.auc, "canary_epsilon_bound": verdict.epsilon_bound}
+    return values
+
+
+def passes(bench: Bench) -> float:
+    e, each = bench.paper_epochs, bench.preset.relearn * 0.3 + 20
+    sgd = 3 * sgd_passes(bench, e)
+    return bench.preset.seeds * (60 + sgd + 8 * each + (150 if bench.preset.canaries else 0))
+
+
+TITLES = {
+    "retrained": "retrained",
+    "original": "original",
+    "fisher": "Fisher noise",
+    "fine-tune": "fine-tune",
+    "paper": "paper, 0.9",
+    "paper-0.999": "paper, 0.999",
+    "solved": "solved",
+    "compact": "compact",
+}
+
+
+def draw(results: Results) -> list[Drawing]:
+    found, drawings = by_name(results), []
+    for key, title, as_percent in READOUTS:
+        names = [n for n in TITLES if n in found and key in found[n][0] and n != "retrained"]
+        if not names:
+            continue
+        values = [mean(found[n], key) for n in names]
+        errors = [spread(found[n], key) for n in names]
+        band = None
+        if key in found["retrained"][0]:
+            middle, room = mean(found["retrained"], key), spread(found["retrained"], key)
+            room = max(
+                room, 0.004 * max([*values, middle, 1e-9])
+            )  # a line, where there is no spread
+            band = Band(middle - room, middle + room, "retrained")
+        labels = [TITLES[n] for n in names]
+        svg = bars(
+            labels, values, errors=errors, band=band, ylabel=title, percent=as_percent, title=title
+        )
+        drawings.append(
+            Drawing(svg, f"{title}; the band is the retrained model.", key.replace("_", "-"))
+        )
+    return drawings
+
+
+def table(results: Results) -> Table:
+    columns = ("method", *(title for _, title, _ in READOUTS), "nats (measured)")
+    rows = []
+    for name in TITLES:
+        values = by_name(results).get(name)
+        if values:
+            cells = [_cell(values, key, p) for key, _, p in READOUTS]
+            nats = short(mean(values, "information_nats_estimate"))
+            rows.append((TITLES[name], *cells, nats))
+    return Table(columns, rows, numeric=tuple(range(1, len(columns))))
+
+
+def _cell(values: list[Values], key: str, as_percent: bool) -> str:
+    if key not in values[0]:
+        return "–"
+    return percent(values, key) if as_percent else short(mean(values, key))
+
+
+def verdict(results: Results) -> str:
+    found = by_name(results)
+    paper, band = found["paper"], found["retrained"]
+    pairs = [
+        f"{title} {_cell(paper, key, p)} against {_cell(band, key, p)}"
+        for key, title, p in READOUTS
+        if key in ("error_forgotten", "relearn", "entropy_attack")
+    ]
+    same = mean(paper, "relearn") >= 0.5 * mean(band, "relearn")
+    hidden = mean(paper, "canary_auc") < 0.6 if "canary_auc" in paper[0] else True
+    text = (
+        f"{judged(same and hidden, same or hidden)} The paper's forgetting against the retrained model: "
+        f"{', '.join(pairs)}."
+    )
+    if "canary_auc" in paper[0]:
+        aucs = {n: mean(found[n], "canary_auc") for n in ("original", "paper", "solved", "compact")}
+        text += (
+            f" A stronger attack (canaries, AUC): original {aucs['original']:.3f}, the paper's forgetting "
+            f"{aucs['paper']:.3f}, solved {aucs['solved']:.3f}, compact {aucs['compact']:.3f}; 0.5 is chance."
+        )
+    return text
+
+
+FIGURE = Figure(
+    "readouts",
+    "Readouts of all methods against the retrained model",
+    "After ML-forgetting no readout tells the model from one that was retrained; other methods are told.",
+    parts,
+    passes,
+    draw,
+    table,
+    verdict,
+)

@@ -1,0 +1,145 @@
+"""Seconds of a request against retraining, ours and the paper's, as data and requests grow in number."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+
+import procedures
+from bench import Bench, Procedure, Trial
+from figure import Drawing, Figure, Results, Values, by_name, judged, mean, seeds, short
+
+from efface import SGD
+from efface.report.figures import Line, Scale, lines
+from efface.report.html import Table
+
+METHODS = ("retrain", "paper", "solved", "compact")
+TITLES = {
+    "retrain": "the paper's retraining",
+    "paper": "the paper's forgetting",
+    "solved": "solved (ours)",
+    "compact": "compact (ours)",
+}
+TIMED = 3  # requests at each size
+
+
+def parts(bench: Bench) -> dict[str, Callable[[], Values]]:
+    found: dict[str, Callable[[], Values]] = {
+        f"size-{size:g}/0": lambda s=size: at_size(bench, s) for size in bench.preset.sizes
+    }
+    for seed in list(seeds(bench))[:1]:
+        found[f"requests/{seed}"] = lambda s=seed: by_request(bench, s)
+    return found
+
+
+def at_size(bench: Bench, size: float) -> Values:
+    """One request of 1 % with this share of the user data; 50 epochs are 50 times a measured one."""
+    trial = bench.trial(bench.spot(size=size))
+    problem = trial.scene.problem(trial.scene.everyone)
+    problem.gradient(problem.zeros())  # fills the cache: not part of an epoch
+    epoch = _seconds(lambda: SGD(epochs=1, lr=1e-6).solve(problem)) - _seconds(
+        lambda: problem.gradient(problem.zeros())
+    )
+    values = {"num_train": problem.n, "retrain": bench.preset.sgd_epochs * epoch, "epoch": epoch}
+    for name, how in (
+        ("paper", procedures.paper(bench.paper_epochs)),
+        ("solved", procedures.solved),
+    ):
+        values |= _timed(trial, name, how)
+    model = bench.compact_model(trial.spot)
+    ids = [[model.data.records[int(i)].id for i in s] for s in trial.sets[:TIMED]]
+    values["compact"] = statistics.median(_seconds(lambda i=i: model.forget(ids=i)) for i in ids)
+    values["compact_retrain"] = _seconds(
+        lambda: (model.user.reset(), model.user.add(model.data.rows))
+    )
+    return values | {"features": model.user.projection.num_features}
+
+
+def _timed(trial: Trial, name: str, how: Procedure) -> Values:
+    seconds, passes = [], []
+    for positions in trial.sets[:TIMED]:
+        scene = trial.scene.forgetting(positions)
+        seconds.append(_seconds(lambda s=scene: how(trial, s, trial.weights)))
+        passes.append(scene.retained_problem.passes)
+    return {name: statistics.median(seconds), f"{name}_passes": statistics.median(passes)}
+
+
+def by_request(bench: Bench, seed: int) -> Values:
+    """Seconds of each of ten requests in a row."""
+    trial, e = bench.trial(bench.spot(seed=seed)), bench.paper_epochs
+    model = bench.compact_model(trial.spot)
+    ids = [[model.data.records[int(i)].id for i in s] for s in trial.sets]
+    tangents = {
+        "paper": trial.run(f"paper-{e}", procedures.paper(e)),
+        "solved": trial.run("solved", procedures.solved),
+    }
+    values: Values = {k: [s["seconds"] for s in run.steps] for k, run in tangents.items()}
+    values |= {f"{k}_passes": [s["passes"] for s in run.steps] for k, run in tangents.items()}
+    return values | {"compact": [_seconds(lambda i=i: model.forget(ids=i)) for i in ids]}
+
+
+def _seconds(run: Callable[[], object]) -> float:
+    begin = time.monotonic()
+    run()
+    return time.monotonic() - begin
+
+
+def passes(bench: Bench) -> float:
+    return len(bench.preset.sizes) * (60 + TIMED * (bench.paper_epochs + 8 + 25))
+
+
+def _sizes(results: Results) -> list[list[Values]]:
+    return sorted(by_name(results, "size-").values(), key=lambda rows: rows[0]["num_train"])
+
+
+def draw(results: Results) -> list[Drawing]:
+    groups = [rows for rows in _sizes(results) if "num_train" in rows[0]]
+    x = [mean(rows, "num_train") for rows in groups]
+    curves = [Line(TITLES[m], x, [mean(rows, m) for rows in groups]) for m in METHODS]
+    growth = lines(curves, Scale("training images"), Scale("seconds a request", log=True))
+    row = by_name(results)["requests"][0]
+    every = [Line(TITLES[m], list(range(1, len(row[m]) + 1)), row[m]) for m in METHODS if m in row]
+    count = lines(every, Scale("request"), Scale("seconds", log=True))
+    return [
+        Drawing(growth, "Seconds of one request against the number of training images."),
+        Drawing(count, "Seconds of each request in a row.", "requests"),
+    ]
+
+
+def table(results: Results) -> Table:
+    columns = ("training images", *(TITLES[m] for m in METHODS), "retraining compact from rows")
+    rows = [
+        (
+            f"{mean(rows, 'num_train'):.0f}",
+            *(f"{mean(rows, m):.3g} s" for m in METHODS),
+            f"{mean(rows, 'compact_retrain'):.3g} s",
+        )
+        for rows in _sizes(results)
+    ]
+    return Table(columns, rows, numeric=tuple(range(6)))
+
+
+def verdict(results: Results) -> str:
+    largest = _sizes(results)[-1]
+    times = {m: mean(largest, m) for m in METHODS}
+    passes_ = mean(largest, "solved_passes")
+    ratio = times["retrain"] / times["paper"]
+    return (
+        f"{judged(ratio >= 10, ratio > 1)} With {mean(largest, 'num_train'):.0f} images: the paper's "
+        f"forgetting is {short(ratio)} times faster than its retraining (claimed 16 to 25); "
+        f"solved takes {passes_:.0f} passes and is {short(times['retrain'] / times['solved'])} times faster, "
+        f"compact {short(times['retrain'] / times['compact'])} times."
+    )
+
+
+FIGURE = Figure(
+    "speed",
+    "Seconds a request, against retraining",
+    "Forgetting takes 2 to 3 passes where retraining takes 50: 16 to 25 times faster.",
+    parts,
+    passes,
+    draw,
+    table,
+    verdict,
+)
