@@ -55,6 +55,25 @@ def exact_digest(
     return hashlib.sha256(text).hexdigest()
 
 
+def ridge_system(
+    rows: np.ndarray, targets: np.ndarray, mu: float, scale: ArrayLike, target_scale: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """``(S G S / n + μ I)`` and ``S B T / n`` of compact rows, formed in full in float64."""
+    features = rows * (np.ones(rows.shape[1]) * np.asarray(scale))
+    n, k = rows.shape
+    return features.T @ features / n + mu * np.eye(k), features.T @ (targets * target_scale) / n
+
+
+def ridge_from_rows(
+    rows: np.ndarray, targets: np.ndarray, mu: float, scale: ArrayLike, target_scale: float
+) -> np.ndarray:
+    """Weights of compact rows from their singular values: well conditioned however small μ is."""
+    features = rows * (np.ones(rows.shape[1]) * np.asarray(scale))
+    u, s, vt = np.linalg.svd(features, full_matrices=False)
+    gains = s / (s**2 + len(rows) * mu)
+    return np.asarray(vt.T @ (gains[:, None] * (u.T @ (targets * target_scale))))
+
+
 # --- the tangent model: explicit Jacobians and the formulas of the ridge problem -------------------
 
 
@@ -100,6 +119,54 @@ def ridge_solution(f: Tensor, jac: Tensor, y: Tensor, mu: float) -> Tensor:
     """argmin of :func:`ridge_loss`, by a dense solve."""
     zero = torch.zeros(jac.shape[2], dtype=jac.dtype)
     return torch.linalg.solve(ridge_hessian(jac, mu), -ridge_gradient(f, jac, y, mu, zero))
+
+
+def theorem_constants(f: Tensor, jac: Tensor, y: Tensor, mu: float) -> tuple[float, float]:
+    """(max_i λ_max(J_iᵀJ_i) + μ, max_i ½‖f_i − y_i‖²), sample by sample."""
+    tops = [float(torch.linalg.eigvalsh(ji @ ji.T)[-1]) + mu for ji in jac]
+    losses = [float((fi - yi) @ (fi - yi)) / 2 for fi, yi in zip(f, y, strict=True)]
+    return max(tops), max(losses)
+
+
+# --- K-FAC: the two factors of one layer, one sample, output and position at a time ---------------
+
+
+def layer_rows(tail: nn.Module, name: str, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Inputs a (n, s, k) and output gradients g (n, c, s, o) of the layer ``name``, of a network whose
+    layers run once a pass; for a convolution, k are the patches it sees."""
+    module, kept = tail.get_submodule(name), {}
+
+    def keep(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        kept["a"], kept["y"] = inputs[0].detach().clone(), output
+        return output.clone()
+
+    handle = module.register_forward_hook(keep)
+    inputs, gradients = [], []
+    for i in range(len(x)):
+        with sdpa_kernel(SDPBackend.MATH):
+            logits = tail(x[i : i + 1].clone().requires_grad_(True))[0]
+        pulled = [torch.autograd.grad(f, kept["y"], retain_graph=True)[0] for f in logits]
+        a, g = kept["a"], torch.stack(pulled)[:, 0]
+        if isinstance(module, nn.Conv2d):
+            options = (module.kernel_size, module.dilation, module.padding, module.stride)
+            a, g = nn.functional.unfold(a, *options).transpose(1, 2), g.flatten(2).transpose(1, 2)
+        inputs.append(a.reshape(-1, a.shape[-1]))
+        gradients.append(g.reshape(len(logits), -1, g.shape[-1]))
+    handle.remove()
+    return torch.stack(inputs), torch.stack(gradients)
+
+
+def kronecker_block(a: Tensor, g: Tensor) -> Tensor:
+    """B ⊗ A of :func:`layer_rows`, in the order of the weight's entries (o, k)."""
+    n, c, s, o = g.shape
+    left = torch.zeros(o, o, dtype=g.dtype)
+    right = torch.zeros(a.shape[2], a.shape[2], dtype=a.dtype)
+    for i in range(n):
+        for t in range(s):
+            right += torch.outer(a[i, t], a[i, t]) / (n * s)
+            for k in range(c):
+                left += torch.outer(g[i, k, t], g[i, k, t]) / n
+    return torch.kron(left, right)
 
 
 # --- compact features: one sample and one layer at a time -----------------------------------------

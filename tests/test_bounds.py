@@ -85,6 +85,28 @@ def test_no_forget_set_moves_the_optimum_more_than_either_sensitivity(
     )
 
 
+@pytest.mark.parametrize("rank", [1, 3])
+@pytest.mark.parametrize("probes", [1, 4, 8])
+def test_probed_eigenvalues_are_too_small_as_rarely_as_promised(probes: int, rank: int) -> None:
+    rng, runs, failure = np.random.default_rng(3), 4000, 0.1
+    jac = rng.normal(size=(rank, 12))
+    true = np.linalg.eigvalsh(jac @ jac.T)[-1]
+    moved = jac @ rng.normal(size=(runs, 12, probes))
+    probed = np.linalg.eigvalsh(moved @ moved.transpose(0, 2, 1))[:, -1]
+    found = [bounds.probed_eigenvalue_bound(value, probes, failure) for value in probed]
+    rate = float(np.mean(np.array(found) < true))
+    assert rate <= failure + 4 * math.sqrt(failure / runs)
+    if rank == 1:  # the probed value is λ χ²_p exactly: the bound is not looser than it says
+        assert rate >= failure - 4 * math.sqrt(failure / runs)
+    assert bounds.probed_eigenvalue_bound(1.0, probes, 1e-300) > 1e3
+
+
+def test_probes_that_cannot_be() -> None:
+    for probed, probes, failure in ((-1.0, 4, 0.1), (math.nan, 4, 0.1), (1, 0, 0.1), (1, 4, 0.0)):
+        with pytest.raises(EffaceError):
+            bounds.probed_eigenvalue_bound(probed, probes, failure)
+
+
 # --- the Gaussian shift ---
 
 

@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from hypothesis.strategies import floats, integers
 
 from efface import bounds
+from efface.apriori import StatePolicy
 from efface.certificates import (
     NOT_COVERED,
     Certificate,
+    Difference,
     ExactCertificate,
     Guarantee,
     ShiftCertificate,
@@ -96,6 +98,21 @@ def test_sigma_moves_the_logits_as_asked() -> None:
     moved = jac @ rng.normal(size=(50, 20_000)) * sigma
     assert np.sqrt(np.square(moved).mean()) == pytest.approx(0.3, rel=0.03)  # 80,000 draws
     assert sigma_for(0.0, 4, 0.3) == 0.3
+
+
+def test_what_requests_start_from_is_part_of_the_guarantee() -> None:
+    noisy = Guarantee.plan(1.0, 1e-5, 0.05, D, "noisy")
+    assert GUARANTEE.state is StatePolicy.SECRET
+    assert noisy.state is StatePolicy.NOISY
+    assert Guarantee(**json.loads(json.dumps(dataclasses.asdict(noisy)))) == noisy
+    assert dataclasses.replace(noisy, state=StatePolicy.SECRET) == GUARANTEE
+    assert noisy.gradient_tolerance(MU, D) == GUARANTEE.gradient_tolerance(MU, D)
+    made = certificate(guarantee=noisy)
+    assert (made.keeps_no_secret, certificate().keeps_no_secret) == (True, False)
+    assert made.public()["guarantee"]["state"] == "noisy"
+    with pytest.raises(EffaceError, match="unknown state policy 'open'") as caught:
+        Guarantee.plan(1.0, 1e-5, 0.05, D, "open")
+    assert caught.value.fix == "use secret or noisy."
 
 
 # --- the a-posteriori certificate -----------------------------------------------------------------
@@ -187,7 +204,8 @@ def test_the_public_form_holds_only_what_was_fixed_beforehand() -> None:
     made = certificate(1.234567e-5, distance_estimate=0.777, earlier_shifts=(0.31,))
     made = dataclasses.replace(made, apriori={"nats_bound": 6e29})
     public = made.public()
-    assert numbers_in(public) == set(dataclasses.asdict(GUARANTEE).values())
+    assert numbers_in(public) == numbers_in(dataclasses.asdict(GUARANTEE))
+    assert public["guarantee"] == dataclasses.asdict(GUARANTEE)
     assert public["passed"] is True
     assert public["not_covered"] == NOT_COVERED
     json.dumps(public)
@@ -223,3 +241,35 @@ def test_the_exact_certificate_shows_its_digests() -> None:
     assert public["passed"] is EXACT.passed is True
     assert EXACT.private()["num_forgotten"] == 10
     json.dumps(EXACT.private())
+
+
+# --- the difference between two releases ----------------------------------------------------------
+
+
+def with_noise(distance: float, **changes: Any) -> ExactCertificate:
+    return dataclasses.replace(EXACT, difference=Difference(GUARANTEE, distance, D, **changes))
+
+
+@settings(max_examples=25, deadline=None)
+@given(factor=st.one_of(floats(0, 1 - 1e-9), floats(1 + 1e-9, 100)))
+def test_a_difference_is_hidden_exactly_when_it_is_within_the_shift(factor: float) -> None:
+    made = with_noise(factor * GUARANTEE.shift(D) * GUARANTEE.sigma)
+    assert made.passed == (factor < 1)
+    assert made.public()["passed"] == (factor < 1)
+    stored = json.loads(json.dumps(made.private()))["difference"]
+    m = stored["distance"] / 0.05 + GUARANTEE.grid * math.sqrt(D) / 0.05
+    assert stored["shift_bound"] == pytest.approx(m, rel=1e-14)
+    assert stored["epsilon_bound"] == pytest.approx(plain_epsilon(1e-5 - D * 2.0**-46, m), rel=1e-4)
+
+
+def test_what_has_no_noise_is_not_public_where_a_difference_is_hidden() -> None:
+    """Sums and counts before and after a request differ: publishing them would undo the noise."""
+    public = with_noise(0.001234).public()
+    assert "statistics_digest" not in public
+    assert "num_retained" not in public
+    assert numbers_in(public) == numbers_in(dataclasses.asdict(GUARANTEE))
+    assert with_noise(0.002, releasable=False).public()["passed"] is False
+    assert NOT_COVERED[1] not in public["not_covered"]
+    assert any("further apart" in text for text in public["not_covered"])
+    assert EXACT.public()["difference"] is None
+    assert EXACT.public()["not_covered"] == NOT_COVERED

@@ -17,8 +17,11 @@ from tests import cases
 from tests.test_workspace import KINDS, OWNER, contents, no_waiting, people  # noqa: F401
 from typer.testing import CliRunner, Result
 
+from efface import files
 from efface.cli import app
+from efface.model import MixedLinear
 from efface.records import Records, Split
+from efface.tangent.forgetting import SolvedForgetting
 from efface.workspace import Workspace
 
 CONFIG = """
@@ -114,6 +117,8 @@ def test_forget_prints_its_certificate(path: Path, kind: str) -> None:
     else:
         assert "epsilon bound" in shown
         assert "1e-05" in shown
+        assert "the paper's theorem, a priori" in shown
+        assert "vacuous: " in shown
 
 
 def test_forget_for_programs(path: Path, kind: str) -> None:
@@ -124,6 +129,13 @@ def test_forget_for_programs(path: Path, kind: str) -> None:
     assert values["certificate"]["kind"] == ("exact" if kind == "compact" else "a-posteriori")
     values = values_of(efface("forget", path, "--id", "image-1-5", "--json"))
     assert values["num_records"] == 1
+    if kind == "tangent":
+        theorem = values["certificate"]["apriori"]
+        assert (theorem["num_requests"], theorem["n"], theorem["b"]) == (2, 42, 2)
+        assert theorem["vacuous"] is True
+        assert theorem["reason"]
+        public = json.loads((path / "certificates/3.public.json").read_text())
+        assert "apriori" not in public
     assert len(Workspace.open(path).records) == 27
 
 
@@ -181,12 +193,102 @@ def test_a_plan_is_kept_and_can_be_overruled(folder: Path, tmp_path: Path) -> No
     assert "epsilon" in efface("plan", path).stdout
 
 
+def noisy(folder: Path, tmp_path: Path) -> Path:
+    """A workspace that keeps noisy weights only, after a request."""
+    path = shutil.copytree(folder / "tangent", tmp_path / "w")
+    assert efface("plan", path, "--state", "noisy").exit_code == 0
+    shown = efface("forget", path, "--owner", OWNER)
+    assert shown.exit_code == 0
+    assert "noisy: no weights without noise are kept" in shown.stdout
+    return path
+
+
+def test_with_a_noisy_state_verify_says_what_it_cannot_check(folder: Path, tmp_path: Path) -> None:
+    path = noisy(folder, tmp_path)
+    values = values_of(efface("verify", path, "--retrain", "--json"))
+    checks = {check["name"]: check for check in values["checks"]}
+    assert values["ok"] is True
+    assert checks["certificate"]["detail"] == "a-posteriori, consistent"
+    assert checks["epsilon from the gradient"]["ok"] is None
+    assert "not checked" in checks["epsilon from the gradient"]["detail"]
+    assert checks["noise in the release"]["ok"] is True
+    shown = efface("verify", path, "--retrain")
+    assert shown.exit_code == 0
+    assert "cannot" in shown.stdout
+    assert "all that can be checked does" in shown.stdout
+    assert "holds" not in shown.stdout
+    assert "everything checks" not in shown.stdout
+    words = ("forget", path, "--owner", "person-one", "--epsilon", 0.5, "--json")
+    assert values_of(efface(*words))["certificate"]["guarantee"]["state"] == "noisy"
+
+
+@pytest.mark.parametrize("factor", [0.0, 0.5, 2.0], ids=["none", "half", "twice"])
+def test_with_a_noisy_state_verify_notices_wrong_noise(
+    folder: Path, tmp_path: Path, factor: float
+) -> None:
+    path = noisy(folder, tmp_path)
+    model = Workspace.open(path).model()
+    problem = model.user.problem(model.data.activations, model.data.labels)  # type: ignore[union-attr]
+    solved = SolvedForgetting().solver(1e-6).solve(problem, model.user.weights).value
+    model.user.weights = solved + factor * (model.user.weights - solved)
+    model.save_user(path / "releases/2")
+    values = values_of(efface("verify", path, "--retrain", "--json"), code=4)
+    failed = {check["name"] for check in values["checks"] if check["ok"] is False}
+    assert failed == {"files", "noise in the release"}
+
+
+def test_weights_without_noise_are_found_where_none_should_be(folder: Path, tmp_path: Path) -> None:
+    path = noisy(folder, tmp_path)
+    assert not (path / "private/2/state.safetensors").exists()
+    words = ("scan", path, folder / "data.npz", "--owner", OWNER, "--json")
+    assert values_of(efface(*words))["clean"]
+    state = MixedLinear.load(path).user.state
+    files.write_tensors(path / "private/2/state.safetensors", {"state": state})
+    found = values_of(efface(*words), code=3)["findings"]
+    assert [finding["what"] for finding in found] == ["weights without noise"]
+    assert "state.safetensors" in efface("verify", path).stdout
+
+
+def test_an_unknown_state_policy_is_refused(folder: Path, tmp_path: Path) -> None:
+    path = shutil.copytree(folder / "tangent", tmp_path / "w")
+    before = contents(path)
+    result = efface("plan", path, "--state", "open")
+    assert result.exit_code == 2
+    assert "use secret or noisy" in result.stderr
+    assert contents(path) == before
+
+
 def test_compact_needs_no_guarantee(folder: Path) -> None:
     for words in (("plan",), ("forget", "--owner", OWNER, "--epsilon", 1)):
         command, *rest = words
         result = efface(command, folder / "compact", *rest)
         assert result.exit_code == 2
         assert "forgets exactly" in result.stderr
+
+
+def test_compact_noise_for_an_observer_of_both_releases(folder: Path, tmp_path: Path) -> None:
+    path = shutil.copytree(folder / "compact", tmp_path / "w")
+    assert efface("forget", path, "--owner", OWNER, "--sigma", 1e-9).exit_code == 3
+    assert Workspace.open(path).number == 1
+    planned = values_of(efface("plan", path, "--sigma", 1e5, "--epsilon", 0.5, "--json"))
+    shown = efface("forget", path, "--owner", OWNER)
+    assert shown.exit_code == 0
+    assert "epsilon to the release before" in shown.stdout
+    words = ("forget", path, "--owner", "person-one", "--json")
+    made = values_of(efface(*words))["certificate"]
+    assert made["kind"] == "exact"
+    assert made["difference"]["guarantee"] == planned["guarantee"]
+    assert made["difference"]["epsilon_bound"] <= 0.5
+    public = json.loads((path / "certificates/3.public.json").read_text())
+    assert "statistics_digest" not in public
+    assert public["passed"] is True
+    assert efface("verify", path, "--retrain").exit_code == 0
+    model = MixedLinear.load(path)
+    model.user.theta = model.user.theta * 0.5
+    model.save_user(path / "releases/3")
+    values = values_of(efface("verify", path, "--retrain", "--json"), code=4)
+    failed = {check["name"] for check in values["checks"] if check["ok"] is False}
+    assert {"certificate", "noise in the release"} <= failed
 
 
 def test_a_guarantee_that_is_not_reached_is_exit_code_3(folder: Path, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -16,15 +15,13 @@ from tests import cases
 from tests.reference import explicit_jacobian, ridge_solution
 from torch import Tensor
 
-from efface import apriori
+from efface.apriori import StatePolicy
 from efface.certificates import ExactCertificate, Guarantee, ShiftCertificate
 from efface.core import Core
 from efface.errors import EffaceError, GuaranteeError, RequestError
 from efface.forgetting import (
     forget_tangent,
     mean_jacobian_square,
-    theorem_constants,
-    with_apriori,
 )
 from efface.forgetting import plan as plan_guarantee
 from efface.model import MixedLinear
@@ -107,8 +104,12 @@ def snapshot(model: MixedLinear) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", ["cnn", "resnet bottleneck", "convnext", "vit"])
 @pytest.mark.parametrize("epsilon", [1.0, 0.01])
-def test_the_tangent_part_forgets_to_the_exact_minimiser(name: str, epsilon: float) -> None:
-    """Small tails, Jacobians written out: ‖w − w*_r‖ is within the certificate's bound."""
+@pytest.mark.parametrize("policy", StatePolicy)
+def test_the_tangent_part_forgets_to_the_exact_minimiser(
+    name: str, epsilon: float, policy: StatePolicy
+) -> None:
+    """Small tails, Jacobians written out: ‖w − w*_r‖ is within the certificate's bound, at the first
+    request and at a second one, whether that starts from the weights before or after the noise."""
     tail, case, n = cases.tail(name), cases.BY_NAME[name], 12
     x, labels = case.inputs(n), torch.arange(n) % 3
     user = TangentUser(SimpleNamespace(tail=tail, classes=CLASSES), mu=0.05)  # type: ignore[arg-type]
@@ -116,19 +117,24 @@ def test_the_tangent_part_forgets_to_the_exact_minimiser(name: str, epsilon: flo
     y = one_hot(labels, 3)
     user.state = user.weights = ridge_solution(f, jac, y, 0.05)
     data = TrainingSet(cases.tiny_records(n), None, labels, activations=x)
-    forget = np.array([1, 4, 5])
-    keep = data.retained(forget)
-    guarantee = Guarantee.plan(epsilon, 1e-5, sigma=0.01, d=user.operator.d)
-    outcome = forget_tangent(user, data, forget, guarantee)
-    want = ridge_solution(f[keep], jac[keep], y[keep], 0.05)
-    certificate = outcome.certificate
-    assert isinstance(certificate, ShiftCertificate)
-    assert outcome.state is not None
-    off = float((outcome.state - want).norm())
-    assert off <= certificate.distance_bound * (1 + 1e-6)  # float64 rounding
-    assert certificate.gradient_norm <= guarantee.gradient_tolerance(0.05, user.operator.d)
-    assert float((user.state - want).norm()) > 3 * off  # it had somewhere to go
-    assert (certificate.num_retained, certificate.num_forgotten) == (9, 3)
+    guarantee = Guarantee.plan(epsilon, 1e-5, sigma=0.01, d=user.operator.d, state=policy)
+    left = np.arange(n)
+    for forget, counts in ((np.array([1, 4, 5]), (9, 3)), (np.array([0, 8]), (7, 2))):
+        outcome = forget_tangent(user, data, forget, guarantee)
+        left = np.delete(left, forget)
+        want = ridge_solution(f[left], jac[left], y[left], 0.05)
+        certificate = outcome.certificate
+        assert isinstance(certificate, ShiftCertificate)
+        assert outcome.solution is not None
+        assert outcome.state is not None
+        off = float((outcome.solution.value - want).norm())
+        assert off <= certificate.distance_bound * (1 + 1e-6)  # float64 rounding
+        assert certificate.gradient_norm <= guarantee.gradient_tolerance(0.05, user.operator.d)
+        assert float((user.state - want).norm()) > 3 * off  # it had somewhere to go
+        assert (certificate.num_retained, certificate.num_forgotten) == counts
+        kept = outcome.release if policy is StatePolicy.NOISY else outcome.solution.value
+        assert outcome.state is kept
+        user.state, data = outcome.state, data.without(forget)
 
 
 def test_the_tangent_models_state_is_the_retrained_one(core: Core) -> None:
@@ -408,6 +414,40 @@ def test_the_noiseless_state_carries_no_noise_to_the_next_request(core: Core) ->
     assert not torch.equal(models[0].user.weights, models[1].user.weights)
 
 
+def noisy_requests(core: Core) -> tuple[MixedLinear, ShiftCertificate]:
+    model = fitted(core, "tangent")
+    model.plan(state="noisy")
+    model.forget(ids="s1-3")
+    certificate = model.forget(ids="s1-5")
+    assert isinstance(certificate, ShiftCertificate)
+    return model, certificate
+
+
+def test_a_noisy_state_is_the_release_and_nothing_else_is_kept(core: Core) -> None:
+    (one, first), (two, second) = noisy_requests(core), noisy_requests(core)
+    for model, certificate in ((one, first), (two, second)):
+        assert model.solution is not None
+        assert torch.equal(model.user.state, model.user.weights)
+        assert torch.equal(model.solution.value, model.user.weights)
+        assert certificate.passed
+        assert certificate.guarantee.state is StatePolicy.NOISY
+        assert certificate.total_shift_bound == pytest.approx(math.hypot(*model.shifts))
+    assert not torch.equal(one.user.state, two.user.state)
+    # Two fresh noises apart, however many requests there were: the first one's noise is gone.
+    ratio = float((one.user.weights - two.user.weights).norm()) / first.guarantee.sigma
+    assert ratio**2 / 2 / first.d == pytest.approx(1, abs=6 * math.sqrt(2 / first.d))
+
+
+def test_the_policy_can_change_between_requests(core: Core) -> None:
+    model, _ = noisy_requests(core)
+    model.plan(state="secret")
+    certificate = model.forget(ids="s1-7")
+    want = exact_weights(core, user_records().without(["s1-3", "s1-5", "s1-7"]))
+    assert isinstance(certificate, ShiftCertificate)
+    assert float((model.user.state - want).norm()) <= certificate.distance_bound * (1 + 1e-6)
+    assert not torch.equal(model.user.state, model.user.weights)
+
+
 def test_noise_of_a_test_seed_repeats_and_is_not_releasable(core: Core) -> None:
     _, _, noise = noises(core, 2, test_seed=b"seed")
     assert torch.equal(noise[0], noise[1])
@@ -427,6 +467,102 @@ def test_shifts_of_releases_add_up(core: Core) -> None:
         assert isinstance(certificate, ShiftCertificate)
         want = math.sqrt(sum(m * m for m in shifts[: k + 1]))
         assert certificate.total_shift_bound == pytest.approx(want, rel=1e-12)
+
+
+# --- noise between releases (compact) -------------------------------------------------------------
+
+
+def test_noise_on_exact_weights_hides_the_difference_and_nothing_else_changes(core: Core) -> None:
+    plain, model = fitted(core, "compact"), fitted(core, "compact")
+    before = plain.user.theta.copy()
+    model.plan(sigma=1e6)
+    certificate = model.forget(ids=["s1-3", "s1-9"])
+    plain.forget(ids=["s1-3", "s1-9"])
+    assert isinstance(certificate, ExactCertificate)
+    assert certificate.difference is not None
+    distance = float(np.linalg.norm(plain.user.theta - before))
+    assert certificate.difference.distance == distance  # to the bit: the same solves
+    assert certificate.passed
+    never = fitted(core, "compact", user_records().without(["s1-3", "s1-9"]))
+    assert certificate.statistics_digest == never.user.statistics_digest
+    assert certificate.weights_digest == model.user.weights_digest != never.user.weights_digest
+    noise, d = model.user.theta - never.user.theta, model.user.num_weights
+    # Standard error of a mean square over d draws: √(2/d).
+    assert float(np.square(noise).mean()) == pytest.approx(1e12, rel=6 * math.sqrt(2 / d))
+    guarantee = certificate.difference.guarantee
+    assert np.array_equal(
+        model.user.theta, np.rint(model.user.theta / guarantee.grid) * guarantee.grid
+    )
+
+
+def test_noise_between_releases_is_fresh_and_not_added_up(core: Core) -> None:
+    model, again = fitted(core, "compact"), fitted(core, "compact")
+    for one in (model, again):
+        one.plan(sigma=1e6)
+        one.forget(ids="s1-3")
+        first = one.user.theta.copy()
+        one.add(user_records(3, 2))
+        assert not np.array_equal(one.user.theta, first)
+    d = model.user.num_weights
+    apart = float(np.square(model.user.theta - again.user.theta).mean())
+    assert apart == pytest.approx(2e12, rel=6 * math.sqrt(2 / d))  # two noises, not four
+    together = user_records().without(["s1-3"]) + user_records(3, 2)
+    never = fitted(core, "compact", together)
+    assert model.user.statistics_digest == never.user.statistics_digest
+
+
+@pytest.mark.parametrize("action", ["forget", "add"])
+def test_noise_that_does_not_hide_the_difference_changes_nothing(core: Core, action: str) -> None:
+    model = fitted(core, "compact")
+    model.forget(ids="s1-40")
+    model.plan(sigma=1e-6)
+    before = snapshot(model)
+    request = {
+        "forget": lambda: model.forget(ids="s1-3"),
+        "add": lambda: model.add(user_records(3, 2)),
+    }[action]
+    with pytest.raises(GuaranteeError, match="between the two releases asked for") as caught:
+        request()
+    assert snapshot(model) == before
+    enough = 1.01 * float(caught.value.fix.split("above ")[1].split(",")[0])
+    model.plan(sigma=enough * 1.05)  # the fix is given to two digits
+    certificate = request()
+    assert certificate is not None
+    assert certificate.passed
+
+
+def test_after_everything_an_addition_is_hidden_only_by_as_much_noise_as_it_needs(
+    core: Core,
+) -> None:
+    model = fitted(core, "compact", replay=CORE_RECORDS)
+    model.plan(sigma=1e6)
+    certificate = model.forget(everything=True)
+    assert isinstance(certificate, ExactCertificate)
+    assert certificate.difference is None
+    assert torch.equal(model.logits(TEST), core.logits(TEST))
+    back = model.add(user_records())
+    never = fitted(core, "compact", replay=CORE_RECORDS)
+    assert isinstance(back, ExactCertificate)
+    assert back.difference is not None
+    assert back.difference.distance == float(np.linalg.norm(never.user.theta))
+    assert back.statistics_digest == never.user.statistics_digest
+
+
+def test_noise_between_releases_of_a_test_seed_is_not_releasable(core: Core) -> None:
+    models = [fitted(core, "compact") for _ in range(2)]
+    for model in models:
+        model.plan(sigma=1e6)
+        certificate = model.forget(ids="s1-3", test_seed=b"seed")
+        assert certificate.passed
+        assert certificate.public()["passed"] is False
+    assert models[0].user.weights_digest == models[1].user.weights_digest
+
+
+def test_compact_plans_that_cannot_be_made(core: Core) -> None:
+    with pytest.raises(EffaceError, match="has no features yet"):
+        MixedLinear(core, "compact").plan(sigma=1.0)
+    with pytest.raises(EffaceError, match="exact sums, which have no noise"):
+        fitted(core, "compact").plan(sigma=1.0, state="noisy")
 
 
 # --- plans ----------------------------------------------------------------------------------------
@@ -460,80 +596,6 @@ def test_plans_that_cannot_be_made(core: Core) -> None:
     with pytest.raises(EffaceError, match=r"sigma is chosen on core records.*give sigma"):
         untrained.plan()
     assert untrained.plan(sigma=0.5).sigma == 0.5
-
-
-# --- the paper's theorem --------------------------------------------------------------------------
-
-
-def small_problem(mu: float) -> tuple[TangentUser, Tensor, Tensor]:
-    tail = cases.tail("cnn")
-    user = TangentUser(SimpleNamespace(tail=tail, classes=CLASSES), mu=mu)  # type: ignore[arg-type]
-    return user, cases.BY_NAME["cnn"].inputs(8), torch.arange(8) % 3
-
-
-def test_the_theorems_constants_bound_the_true_ones() -> None:
-    user, x, labels = small_problem(0.05)
-    beta, largest = theorem_constants(user.problem(x, labels))
-    tail = cases.tail("cnn")
-    f, jac = tail(x.clone()).detach(), explicit_jacobian(tail, x)
-    tops = [float(torch.linalg.eigvalsh(j.T @ j)[-1]) + 0.05 for j in jac]
-    traces = [float(j.square().sum()) + 0.05 for j in jac]
-    assert max(tops) <= beta == pytest.approx(max(traces), rel=1e-10)
-    losses = (f - one_hot(labels, 3)).square().sum(1) / 2
-    assert largest == pytest.approx(float(losses.max()), rel=1e-10)
-
-
-def certificate_of(user: TangentUser, sigma: float, b: int = 1) -> ShiftCertificate:
-    d = user.operator.d
-    guarantee = Guarantee.plan(1.0, 1e-5, sigma, d)
-    return ShiftCertificate(guarantee, user.mu, d, 8, b, gradient_norm=0.0, passes=1.0)
-
-
-def test_the_theorem_is_printed_and_says_that_it_is_vacuous() -> None:
-    user, x, labels = small_problem(0.05)
-    problem = user.problem(x, labels)
-    shown = with_apriori(certificate_of(user, 0.01), problem, steps=100).private()["apriori"]
-    assert shown["vacuous"] is True
-    assert shown["nats_bound"] > 1e6
-    assert "nats leave room for an attack" in shown["reason"]
-    assert shown["gamma"] == pytest.approx(1 - (0.05 / shown["beta"]) ** 2, rel=1e-12)
-    json.dumps(shown)
-
-
-def test_the_theorem_can_say_something_where_it_does() -> None:
-    """A huge ridge and huge noise: β ≈ μ contracts at once, and little is left to find."""
-    user, x, labels = small_problem(1e5)
-    problem = user.problem(x, labels)
-    shown = with_apriori(certificate_of(user, 1e3), problem, steps=50).apriori
-    assert shown["vacuous"] is False
-    assert 0 <= shown["nats_bound"] < 1
-    assert "every attack" in shown["reason"]
-    # n counts the forgotten too; M serves as σ_ℓ, since L(w*) ≤ L(0) ≤ M.
-    beta, largest = theorem_constants(problem)
-    inputs = apriori.TheoremInputs(
-        n=9, b=1, num_requests=1, beta=beta, M=largest, mu=1e5, sigma=1e3, sigma_l=largest,
-        d=user.operator.d, batch_size=64, steps=50,
-    )  # fmt: skip
-    assert shown["nats_bound"] == apriori.paper_information_bound(inputs).nats_bound
-    assert (shown["beta"], shown["M"]) == (beta, largest)
-
-
-def test_too_many_requests_break_the_theorems_hidden_condition() -> None:
-    user, x, labels = small_problem(0.05)
-    problem = user.problem(x, labels)
-    shown = with_apriori(certificate_of(user, 0.01, b=3), problem, steps=9, num_requests=2).apriori
-    assert shown["vacuous"] is True
-    assert shown["nats_bound"] == math.inf
-    assert "errata 20" in shown["reason"]
-
-
-def test_the_theorem_changes_nothing_else() -> None:
-    user, x, labels = small_problem(0.05)
-    plain = certificate_of(user, 0.01)
-    beside = with_apriori(plain, user.problem(x, labels), steps=1)
-    assert beside.public() == plain.public()
-    assert beside.passed == plain.passed
-    assert plain.apriori == {}
 
 
 # --- the training set -----------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 
 from efface.bounds import check_nonnegative, kl, paper_sensitivity_bound, require
 
@@ -184,11 +184,56 @@ def _verdict(nats: float, vacuous_error: float) -> tuple[bool, str]:
     return False, f"every attack has a total error (FPR + FNR) of at least {error:.3g}"
 
 
-class StatePolicy(Enum):
+@dataclass(frozen=True)
+class RequestHistory:
+    """What the theorem needs of a sequence of requests: their number, and worst cases over them.
+
+    ``n`` is the size of the data before the first one, ``b`` the most records that one of them took out
+    (or added: Lemma 4 does not care which of two sets is the older); ``beta`` and ``M`` hold for every
+    record that was there at any request, the forgotten ones included.
+    """
+
+    num_requests: int = 0
+    n: int = 0
+    b: int = 0
+    beta: float = 0.0
+    M: float = 0.0
+
+    def with_request(self, n: int, b: int, beta: float, M: float) -> RequestHistory:
+        """One more request, from ``n`` records, that changes ``b`` of them.
+
+        β and M are rounded up to powers of two: a larger constant is a constant too, and a rounded one
+        tells nobody what the loss of the record that attains it was.
+        """
+        return RequestHistory(
+            num_requests=self.num_requests + 1,
+            n=self.n or n,
+            b=max(self.b, b, 1),
+            beta=max(self.beta, power_of_two_above(beta)),
+            M=max(self.M, power_of_two_above(M)),
+        )
+
+
+def power_of_two_above(value: float) -> float:
+    """The smallest power of two that is at least ``value``; 0 and infinity stay."""
+    check_nonnegative("a constant", value)
+    if value == 0 or math.isinf(value):
+        return value
+    fraction, exponent = math.frexp(value)  # value = fraction · 2^exponent, 1/2 ≤ fraction < 1
+    return math.ldexp(1.0, exponent - 1 if fraction == 0.5 else exponent)
+
+
+class StatePolicy(StrEnum):
     """What the next request starts from."""
 
-    NOISY = "the released, noisy weights (the paper)"
-    SECRET = "the noiseless weights, kept secret"
+    SECRET = "secret"
+    NOISY = "noisy"
+
+    @property
+    def meaning(self) -> str:
+        if self is StatePolicy.SECRET:
+            return "the noiseless weights, kept secret"
+        return "the released, noisy weights (the paper)"
 
 
 @dataclass(frozen=True)
@@ -247,7 +292,7 @@ def minkowski_apriori_bound(
         shift_bound=distance / sigma if pointwise else None,
         failure_probability=delta_prime,
         assumptions=(
-            f"state: {policy.value}",
+            f"state: {policy.meaning}",
             "adaptive requests allowed"
             if high_probability or policy is StatePolicy.SECRET
             else "non-adaptive requests",

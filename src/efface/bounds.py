@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable
 
 import numpy as np
-from scipy.special import erfcx, log_ndtr, ndtr, ndtri
+from scipy.special import erfcx, gammaincinv, log_ndtr, ndtr, ndtri
 
 from efface.errors import EffaceError
 
@@ -84,6 +84,21 @@ def paper_sensitivity_bound(b: int, n: int, beta: float, M: float, mu: float) ->
     require(0 <= b < n, f"{b} of {n} records forgotten.", "keep at least one record")
     require(beta >= mu > 0 and M >= 0, f"beta={beta}, mu={mu}, M={M}.", "0 < mu <= beta, M >= 0")
     return 4 * b * beta * math.sqrt(2 * M) / (n * mu * math.sqrt(mu))
+
+
+def probed_eigenvalue_bound(probed: float, probes: int, failure_probability: float) -> float:
+    """λ_max(J Jᵀ) ≤ λ_max(J V VᵀJᵀ) / q, V (d, p) standard normal, q the δ'-quantile of χ²_p.
+
+    For the top eigenvector u, λ_max(J V VᵀJᵀ) ≥ ‖VᵀJᵀu‖², and Jᵀu is a vector of norm √λ_max that V
+    does not depend on: the right side is λ_max times a χ² of p degrees, below q with probability δ'
+    only. ``probed`` is λ_max(J V VᵀJᵀ). For n matrices at once pass δ'/n (a union bound); V may be the
+    same for all. The quantile is rounded down by 1e-9 to cover its own rounding.
+    """
+    check_nonnegative("an eigenvalue", probed)
+    require(probes >= 1, f"{probes} probes.", "use at least 1")
+    require(0 < failure_probability < 1, f"it is {failure_probability}.", "pass one inside (0, 1)")
+    quantile = 2 * float(gammaincinv(probes / 2, failure_probability)) * (1 - 1e-9)
+    return probed / quantile if quantile > 0 else math.inf
 
 
 # --- one Gaussian shift: N(m, 1) against N(0, 1), all exact ---------------------------------------

@@ -11,11 +11,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from efface import __version__, bounds, noise
+from efface.apriori import StatePolicy
 from efface.errors import EffaceError, GuaranteeError
 
+DIFFERENCE = "the difference between a release before and one after the request"
 NOT_COVERED = (
     "releases made before the request",
-    "the difference between a release before and one after the request",
+    DIFFERENCE,
     "what other people's later requests were chosen to reveal",
     "core data",
 )
@@ -32,15 +34,31 @@ class Guarantee:
 
     It holds when the shift m = ‖w − w*_r‖/σ is at most ``shift``; the solver must therefore bring the
     gradient on the retained data to ‖g_r‖ ≤ m σ μ. All of it is fixed before the request and public.
+    ``state`` says what the next request starts from; the guarantee is the same either way, since it is
+    about the final weights of a request, wherever they were solved from.
     """
 
     epsilon: float
     delta: float
     sigma: float
     grid: float
+    state: StatePolicy = StatePolicy.SECRET
+
+    def __post_init__(self) -> None:
+        if self.state not in list(StatePolicy):
+            names = " or ".join(StatePolicy)
+            raise EffaceError(f"unknown state policy {self.state!r}.", f"use {names}.")
+        object.__setattr__(self, "state", StatePolicy(self.state))  # from JSON it is a word
 
     @classmethod
-    def plan(cls, epsilon: float, delta: float, sigma: float, d: int) -> Guarantee:
+    def plan(
+        cls,
+        epsilon: float,
+        delta: float,
+        sigma: float,
+        d: int,
+        state: StatePolicy | str = StatePolicy.SECRET,
+    ) -> Guarantee:
         """σ is the caller's (from core data: see ``sigma_for``), the grid is as fine as it needs be."""
         if not (0 < epsilon < math.inf and 0 < delta < 1 and 0 < sigma < math.inf):
             raise EffaceError(
@@ -52,7 +70,7 @@ class Guarantee:
                 f"delta {delta:g} is below what the noise's sampler can promise for {d} weights.",
                 f"use a delta above {d * 2.0**-46:.1g}.",
             )
-        return cls(epsilon, delta, sigma, noise.grid_for(sigma, d))
+        return cls(epsilon, delta, sigma, noise.grid_for(sigma, d), state)  # type: ignore[arg-type]
 
     def shift(self, d: int) -> float:
         """The largest m before rounding to the grid that still gives (ε, δ) after it, rounded down."""
@@ -70,6 +88,15 @@ class Guarantee:
             ok = bounds.grid_epsilon_bound(delta, grown) <= self.epsilon
             low, high = (middle, high) if ok else (low, middle)
         return low
+
+    def shift_bound(self, distance: float, d: int) -> float:
+        """m of two noisy releases whose weights are at most ``distance`` apart, the grid included."""
+        return bounds.grid_shift(distance / self.sigma, self.grid, d, self.sigma)
+
+    def epsilon_bound(self, shift: float, d: int) -> float:
+        """ε at this guarantee's δ, proved for noise on a grid."""
+        delta = sampler_delta(self.delta, d)
+        return bounds.grid_epsilon_bound(delta, shift) if delta > 0 else math.inf
 
     def gradient_tolerance(self, mu: float, d: int) -> float:
         """‖g_r‖ ≤ m σ μ."""
@@ -115,25 +142,25 @@ class ShiftCertificate:
 
     @property
     def shift_bound(self) -> float:
-        g = self.guarantee
-        return bounds.grid_shift(self.distance_bound / g.sigma, g.grid, self.d, g.sigma)
+        return self.guarantee.shift_bound(self.distance_bound, self.d)
 
     @property
     def total_shift_bound(self) -> float:
         """Of all releases since the oldest request still counted: √Σ m_k²."""
         return bounds.total_shift([*self.earlier_shifts, self.shift_bound])
 
-    def _epsilon(self, shift: float) -> float:
-        delta = sampler_delta(self.guarantee.delta, self.d)
-        return bounds.grid_epsilon_bound(delta, shift) if delta > 0 else math.inf
-
     @property
     def epsilon_bound(self) -> float:
-        return self._epsilon(self.shift_bound)
+        return self.guarantee.epsilon_bound(self.shift_bound, self.d)
 
     @property
     def passed(self) -> bool:
         return self.epsilon_bound <= self.guarantee.epsilon
+
+    @property
+    def keeps_no_secret(self) -> bool:
+        """Whether the weights that ``gradient_norm`` was computed on are gone."""
+        return self.guarantee.state is StatePolicy.NOISY
 
     def private(self) -> dict[str, Any]:
         m = self.shift_bound
@@ -145,7 +172,7 @@ class ShiftCertificate:
             "best_advantage_bound": bounds.advantage_bound(bounds.kl(m)),
             "epsilon_bound": self.epsilon_bound,
             "total_shift_bound": self.total_shift_bound,
-            "total_epsilon_bound": self._epsilon(self.total_shift_bound),
+            "total_epsilon_bound": self.guarantee.epsilon_bound(self.total_shift_bound, self.d),
             "passed": self.passed,
             "not_covered": NOT_COVERED,
         }
@@ -163,11 +190,53 @@ class ShiftCertificate:
 
 
 @dataclass(frozen=True)
+class Difference:
+    """What a release with noise tells somebody who also has the release before it (compact).
+
+    The release is Θ + σξ. Had nothing changed it would have been Θ' + σξ', Θ' solved from the sums before
+    the request by the same code. ``distance`` is ‖Θ − Θ'‖_F: both are at hand, so it is known, where
+    otherwise ‖∇(Θ)‖/μ would bound it. The two are Gaussians at a shift of ``distance``/σ (and the grid),
+    whatever the release before was.
+    """
+
+    guarantee: Guarantee
+    distance: float
+    d: int
+    releasable: bool = True
+
+    @property
+    def shift_bound(self) -> float:
+        return self.guarantee.shift_bound(self.distance, self.d)
+
+    @property
+    def epsilon_bound(self) -> float:
+        return self.guarantee.epsilon_bound(self.shift_bound, self.d)
+
+    @property
+    def passed(self) -> bool:
+        return self.epsilon_bound <= self.guarantee.epsilon
+
+    def private(self) -> dict[str, Any]:
+        computed = {
+            name: getattr(self, name) for name in ("shift_bound", "epsilon_bound", "passed")
+        }
+        return {**asdict(self), **computed}
+
+    def public(self) -> dict[str, Any]:
+        return {
+            "guarantee": asdict(self.guarantee),
+            "passed": self.passed and self.releasable,
+            "releasable": self.releasable,
+        }
+
+
+@dataclass(frozen=True)
 class ExactCertificate:
     """The exact certificate (the compact user part, and everything forgotten at once).
 
     ``statistics_digest`` is that of the integer sums of the retained records. A model never given the
-    forgotten records has the same digest, and from equal sums one machine solves for equal weights.
+    forgotten records has the same digest, and from equal sums one machine solves for equal weights: those
+    of ``weights_digest``, unless there is a ``difference``: then that is the digest of weights with noise.
     """
 
     statistics_digest: str
@@ -175,23 +244,43 @@ class ExactCertificate:
     num_retained: int
     num_forgotten: int
     solve_residual: float
+    difference: Difference | None = None
     kind: str = "exact"
     version: str = __version__
 
-    passed = True
     passes = 0.0
 
+    @property
+    def passed(self) -> bool:
+        return self.difference is None or self.difference.passed
+
+    @property
+    def not_covered(self) -> tuple[str, ...]:
+        if self.difference is None:
+            return NOT_COVERED
+        further = "differences between releases that are further apart than the last two"
+        return tuple(further if text == DIFFERENCE else text for text in NOT_COVERED)
+
     def private(self) -> dict[str, Any]:
-        return {**asdict(self), "passed": True, "not_covered": NOT_COVERED}
+        return {
+            **asdict(self),
+            "difference": None if self.difference is None else self.difference.private(),
+            "passed": self.passed,
+            "not_covered": self.not_covered,
+        }
 
     def public(self) -> dict[str, Any]:
+        """Where the difference to the release before is hidden, so must be what else would show it: the
+        digest and the number of rows have no noise."""
+        sums = {"statistics_digest": self.statistics_digest, "num_retained": self.num_retained}
+        noise = None if self.difference is None else self.difference.public()
         return {
             "kind": self.kind,
-            "statistics_digest": self.statistics_digest,
+            **(sums if noise is None else {}),
             "weights_digest": self.weights_digest,
-            "num_retained": self.num_retained,
-            "passed": True,
-            "not_covered": NOT_COVERED,
+            "difference": noise,
+            "passed": self.passed if noise is None else noise["passed"],
+            "not_covered": self.not_covered,
             "version": self.version,
         }
 

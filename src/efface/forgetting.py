@@ -5,28 +5,31 @@ Nothing of the model is changed here; the caller takes over the outcome when it 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from efface import apriori, noise
+from efface import noise
+from efface.apriori import RequestHistory, StatePolicy
 from efface.certificates import (
     Certificate,
+    Difference,
     ExactCertificate,
     Guarantee,
     ShiftCertificate,
     sigma_for,
 )
-from efface.compact.user import CompactUser
+from efface.compact.user import CompactUser, Rows
 from efface.errors import EffaceError, GuaranteeError
 from efface.tangent.forgetting import PaperForgetting, SolvedForgetting
-from efface.tangent.problem import RidgeProblem
 from efface.tangent.sgd import Progress
 from efface.tangent.solution import Solution
 from efface.tangent.user import TangentUser
+from efface.theorem import theorem_constants, with_theorem
 from efface.training_set import TrainingSet, select
 
 Procedure = PaperForgetting | SolvedForgetting
@@ -40,6 +43,7 @@ class Outcome:
     solution: Solution | None
     state: Tensor | None = None
     release: Tensor | None = None
+    history: RequestHistory = field(default_factory=RequestHistory)
 
 
 def plan(
@@ -50,8 +54,9 @@ def plan(
     delta: float = 1e-5,
     sigma: float | None = None,
     logit_noise: float = 0.02,
+    state: StatePolicy | str = StatePolicy.SECRET,
 ) -> Guarantee:
-    """Fix σ and the grid before any request, from core samples alone.
+    """Fix σ, the grid and what requests start from before any of them, from core samples alone.
 
     Without ``sigma`` it is chosen so that the noise moves a logit by ``logit_noise`` · target scale in
     the root mean square over the core samples.
@@ -60,7 +65,26 @@ def plan(
         square = mean_jacobian_square(user, activations)
         outputs = len(user.core.classes)
         sigma = sigma_for(square, outputs, logit_noise * user.target_scale)
-    return Guarantee.plan(epsilon, delta, sigma, user.operator.d)
+    return Guarantee.plan(epsilon, delta, sigma, user.operator.d, state)
+
+
+def plan_compact(
+    epsilon: float, delta: float, sigma: float | None, d: int, state: StatePolicy | str
+) -> Guarantee:
+    """What hides the difference between two releases of the compact part; σ is the caller's.
+
+    Nothing else of a compact model needs a guarantee, so without σ it is an error.
+    """
+    if sigma is None:
+        fix = "no plan is needed; give sigma to hide the difference between releases, too."
+        raise EffaceError("the compact user part forgets exactly.", fix)
+    if d == 0:
+        raise EffaceError("the compact user part has no features yet.", "fit the model first.")
+    guarantee = Guarantee.plan(epsilon, delta, sigma, d, state)
+    if guarantee.state is not StatePolicy.SECRET:
+        fix = "leave the state secret: protect the workspace's private folder."
+        raise EffaceError("the compact user part keeps exact sums, which have no noise.", fix)
+    return guarantee
 
 
 def mean_jacobian_square(user: TangentUser, activations: Any, probes: int = 2) -> float:
@@ -75,18 +99,77 @@ def mean_jacobian_square(user: TangentUser, activations: Any, probes: int = 2) -
     return total / max(len(activations), 1)
 
 
-def forget_compact(user: CompactUser, data: TrainingSet, forget: np.ndarray) -> Outcome:
-    """Subtract the records' integers and solve: exact. Changes ``user`` (its statistics are in place)."""
+def forget_compact(
+    user: CompactUser,
+    data: TrainingSet,
+    forget: np.ndarray,
+    guarantee: Guarantee | None = None,
+    *,
+    test_seed: bytes | None = None,
+) -> Outcome:
+    """Subtract the records' integers and solve: exact. Changes ``user`` (its statistics are in place).
+
+    With a ``guarantee`` the weights get noise: see `change_compact`.
+    """
     assert data.rows is not None
-    solution = user.remove(data.rows.select(forget))
+    rows = data.rows.select(forget)
+    solution, difference = change_compact(
+        user, rows, user.remove, guarantee=guarantee, test_seed=test_seed
+    )
     certificate = ExactCertificate(
         user.statistics_digest,
         user.weights_digest,
         num_retained=len(data) - len(forget),
         num_forgotten=len(forget),
         solve_residual=solution.residual_norm,
+        difference=difference,
     )
     return Outcome(certificate, solution)
+
+
+def change_compact(
+    user: CompactUser,
+    rows: Rows,
+    change: Callable[[Rows], Solution],
+    *,
+    guarantee: Guarantee | None = None,
+    test_seed: bytes | None = None,
+) -> tuple[Solution, Difference | None]:
+    """``change`` is ``user.add`` or ``user.remove``; with a ``guarantee``, noise on the weights after it.
+
+    The noise is for somebody who has the release before, too: the weights that would be released if nothing
+    had changed are solved for as well, and must be near enough to be hidden by it. If they are not,
+    GuaranteeError, and ``user`` is as it was. The sums stay exact; the noise is in no other place than the
+    released weights.
+    """
+    if guarantee is None:
+        return change(rows), None
+    served = user.theta
+    try:
+        user.solve()
+        before = user.theta
+    finally:
+        user.theta = served
+    solution = change(rows)
+    assert before is not None
+    assert user.theta is not None
+    distance = float(np.linalg.norm(user.theta - before))
+    difference = Difference(guarantee, distance, user.num_weights, test_seed is None)
+    if not difference.passed:
+        assert user.statistics is not None
+        undo = user.statistics.add if change == user.remove else user.statistics.remove
+        undo(rows.features, rows.targets)
+        user.theta = served
+        raise GuaranteeError(
+            f"epsilon {guarantee.epsilon} between the two releases asked for, "
+            f"{difference.epsilon_bound:.3g} reached; nothing was changed.",
+            f"raise sigma above {distance / guarantee.shift(user.num_weights):.2g}, or epsilon.",
+        )
+    released = noise.release_on_grid(
+        user.theta, guarantee.sigma, guarantee.grid, test_seed=test_seed
+    )
+    user.theta = released.values
+    return solution, difference
 
 
 def forget_tangent(
@@ -97,14 +180,19 @@ def forget_tangent(
     *,
     procedure: Procedure | None = None,
     earlier_shifts: tuple[float, ...] = (),
+    history: RequestHistory | None = None,
+    num_added: int = 0,
     test_seed: bytes | None = None,
     progress: Progress | None = None,
 ) -> Outcome:
     """w ← w − H_r⁻¹ g_r(w), then fresh noise; raises GuaranteeError if the guarantee is not reached.
 
     The certificate is computed from the gradient on the final noiseless weights, recomputed in float64
-    on the retained data. The noise comes from a cryptographic generator; ``test_seed`` fixes it for tests
-    and marks the certificate as not releasable.
+    on the retained data. The paper's theorem stands beside it, for this and the earlier requests of
+    ``history``; ``num_added`` records of ``data`` are new in this one. The noise comes from a
+    cryptographic generator; ``test_seed`` fixes it for tests and marks the certificate as not releasable.
+    Under ``StatePolicy.NOISY`` the outcome's state is the release: the noiseless weights are in its
+    ``solution`` alone, for the caller to drop.
     """
     assert data.activations is not None
     keep = data.retained(forget)
@@ -131,62 +219,24 @@ def forget_tangent(
             f"(gradient {solution.residual_norm:.1e}, needed {tolerance:.1e}); nothing was changed.",
             solution.advice or "allow more passes, raise sigma, or use the solved procedure.",
         )
+    history = _with_request(history, user, data, len(forget) + num_added)
+    paper = procedure if isinstance(procedure, PaperForgetting) else PaperForgetting()
+    certificate = with_theorem(certificate, history, paper)
     released = noise.release_on_grid(
         solution.value.numpy(), guarantee.sigma, guarantee.grid, test_seed=test_seed
     )
     release = torch.tensor(released.values)
-    return Outcome(certificate, solution, solution.value, release)
+    state = release if guarantee.state is StatePolicy.NOISY else solution.value
+    return Outcome(certificate, solution, state, release, history)
 
 
-def with_apriori(
-    certificate: ShiftCertificate, problem: RidgeProblem, *, steps: int, num_requests: int = 1
-) -> ShiftCertificate:
-    """Print the paper's theorem beside it, every constant computed; mostly it says it is vacuous.
-
-    β is bounded by max_i ‖J_i‖_F² + μ (a bound, not the exact λ_max), M by max_i ½‖f_i − y_i‖².
-    """
-    beta, largest = theorem_constants(problem)
-    b = max(certificate.num_forgotten, 1)
-    value = apriori.paper_information_bound(
-        apriori.TheoremInputs(
-            n=problem.n + b,
-            b=b,
-            num_requests=num_requests,
-            beta=beta,
-            M=largest,
-            mu=certificate.mu,
-            sigma=certificate.guarantee.sigma,
-            sigma_l=largest,
-            d=certificate.d,
-            batch_size=64,
-            steps=steps,
-        )
-    )
-    shown = {
-        "nats_bound": value.nats_bound,
-        "vacuous": value.vacuous,
-        "reason": value.reason,
-        "beta": beta,
-        "M": largest,
-        "gamma": value.gamma,
-    }
-    return replace(certificate, apriori=shown)
-
-
-def theorem_constants(problem: RidgeProblem) -> tuple[float, float]:
-    """(β, M): β ≥ λ_max(J_iᵀJ_i) + μ for every i, by the trace of J_iJ_iᵀ; M = max_i ½‖f_i − y_i‖²."""
-    beta, largest = 0.0, 0.0
-    for i in range(problem.n):
-        batch = problem.operator.prepare(problem.activations[slice(i, i + 1)], torch.float64)
-        square = 0.0
-        for k in range(batch.outputs.shape[1]):
-            unit = torch.zeros_like(batch.outputs)
-            unit[0, k] = 1
-            square += float(problem.operator.vjp(batch, unit).square().sum())
-        beta = max(beta, square)
-        error = batch.outputs[0] - problem.targets[i]
-        largest = max(largest, 0.5 * float(error.square().sum()))
-    return beta + problem.mu, largest
+def _with_request(
+    history: RequestHistory | None, user: TangentUser, data: TrainingSet, num_changed: int
+) -> RequestHistory:
+    """The theorem's constants hold for all records of this request, those that go included."""
+    assert data.activations is not None
+    constants = theorem_constants(user.problem(data.activations, data.labels))
+    return (history or RequestHistory()).with_request(len(data), num_changed, *constants)
 
 
 def require_model_data(data: TrainingSet | None) -> TrainingSet:

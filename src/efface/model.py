@@ -13,19 +13,22 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from efface import files
+from efface import files, synthetic
 from efface.activations import ActivationCache, Activations
+from efface.apriori import RequestHistory, StatePolicy
 from efface.certificates import Certificate, ExactCertificate, Guarantee, ShiftCertificate
-from efface.compact.user import CompactUser
+from efface.compact.user import Calibration, CompactUser
 from efface.core import Core
 from efface.digests import tensors_digest
 from efface.errors import EffaceError, FormatError
 from efface.forgetting import (
     Outcome,
     Procedure,
+    change_compact,
     forget_compact,
     forget_tangent,
     plan,
+    plan_compact,
     require_model_data,
 )
 from efface.records import Records
@@ -70,6 +73,7 @@ class MixedLinear:
         self.guarantee: Guarantee | None = None
         self.forgotten: dict[str, str] = {}  # id -> when
         self.shifts: tuple[float, ...] = ()  # of the releases since the first request
+        self.history = RequestHistory()  # the paper's theorem is about all requests so far
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -87,9 +91,14 @@ class MixedLinear:
 
         ``replay`` are core records used again (the paper trains on all of the task's data, core part
         included); they stay when user records are forgotten. ``calibration`` are core records for bases
-        and scales, by default those the core was fitted on. With no user records the weights are 0.
+        and scales: see :meth:`calibrate`. With no user records the weights are 0.
         """
-        self._calibrate(calibration)
+        if calibration is not None and set(calibration.digests) & set(records.digests):
+            raise EffaceError(
+                "some calibration records are user records, and what comes from them is not forgotten.",
+                "calibrate on core or public records, or on none.",
+            )
+        self.calibrate(calibration, progress=progress)
         everything = records if replay is None else records + replay
         labels = self.core.labels(everything)
         self.data, self.solution = TrainingSet(records, replay, labels), None
@@ -110,18 +119,33 @@ class MixedLinear:
             self.solution = self.user.fit(activations, labels, progress)
         return self
 
-    def _calibrate(self, calibration: Records | None) -> None:
-        """Bases and scales of the compact part come from core records, once."""
+    def calibrate(
+        self, records: Records | None = None, *, progress: Progress | None = None
+    ) -> None:
+        """Bases, scales and ridge of the compact part, once; later calls and the tangent part need none.
+
+        From ``records`` (core or public ones, of any classes), by default those the core was fitted on;
+        with neither, from synthetic images and the network's own normalisation statistics. Never give
+        user records: what comes from here is not forgotten. ``model.user.calibration`` says which it was.
+        """
         if not isinstance(self.user, CompactUser) or self.user.projection is not None:
             return
-        records = calibration if calibration is not None else self.core.records
-        if records is None or len(records) == 0:
+        source = Calibration.CORE if records is None else Calibration.GIVEN
+        records = self.core.records if records is None else records
+        if records is None:
+            made, matched = synthetic.activations(self.core, progress=progress)
+            source = Calibration.STATISTICS if matched else Calibration.SYNTHETIC
+            self.user.calibrate(made, None, source)
+            return
+        if len(records) == 0:
             raise EffaceError(
-                "the compact user part takes its bases and scales from core data, and there is none.",
-                "fit the core on core records, or pass calibration=records (public ones will do).",
+                "no records to calibrate on.",
+                "give some, or leave them out: the network's own statistics will do.",
             )
-        activations = self.core.activations(records, self.cache)
-        self.user.calibrate(activations, self.core.labels(records))
+        known = tuple(records.classes) == self.classes
+        labels = self.core.labels(records) if known else None
+        activations = self.core.activations(records, self.cache, progress=progress)
+        self.user.calibrate(activations, labels, source)
 
     def forget(
         self,
@@ -138,7 +162,8 @@ class MixedLinear:
     ) -> Certificate:
         """Forget some records; returns the certificate. On any error the model is as it was.
 
-        Compact: exact, nothing else is needed. Tangent: ``guarantee`` (from :meth:`plan`) says how far
+        Compact: exact, nothing else is needed; with a ``guarantee`` the weights get noise that hides the
+        difference to the release before. Tangent: ``guarantee`` (from :meth:`plan`) says how far
         the solve must go and how much noise is added; without one, :meth:`plan` is called with its
         defaults.
         """
@@ -151,7 +176,8 @@ class MixedLinear:
         if len(positions) == len(data.records):
             outcome = self._forget_everything(data)
         elif isinstance(self.user, CompactUser):
-            outcome = forget_compact(self.user, data, positions)
+            promised = guarantee or self.guarantee
+            outcome = forget_compact(self.user, data, positions, promised, test_seed=test_seed)
         else:
             guarantee = guarantee or self.guarantee or self.plan()
             outcome = forget_tangent(
@@ -161,6 +187,7 @@ class MixedLinear:
                 guarantee,
                 procedure=procedure,
                 earlier_shifts=self.shifts,
+                history=self.history,
                 test_seed=test_seed,
                 progress=progress,
             )
@@ -168,16 +195,30 @@ class MixedLinear:
         return outcome.certificate
 
     def plan(
-        self, epsilon: float = 1.0, delta: float = 1e-5, sigma: float | None = None
+        self,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        sigma: float | None = None,
+        state: StatePolicy | str = StatePolicy.SECRET,
     ) -> Guarantee:
-        """Fix the guarantee of later requests (tangent), from the core records alone."""
-        if not isinstance(self.user, TangentUser):
-            raise EffaceError("the compact user part forgets exactly.", "no plan is needed.")
+        """Fix the guarantee of later requests, from the core records alone.
+
+        ``state="noisy"`` is the paper's way: a request starts from the released weights, and weights
+        without noise are not kept. ``"secret"`` keeps them, in ``model.user.state``.
+
+        The compact part needs no plan, unless the *difference* between two releases is to be hidden too:
+        then with ``sigma``, from the caller, and after :meth:`fit`.
+        """
+        if isinstance(self.user, CompactUser):
+            self.guarantee = plan_compact(epsilon, delta, sigma, self.user.num_weights, state)
+            return self.guarantee
         records = self.core.records
         if sigma is None and (records is None or len(records) == 0):
             raise EffaceError("sigma is chosen on core records, and there are none.", "give sigma.")
         activations: Any = [] if records is None else self.core.activations(records, self.cache)
-        self.guarantee = plan(self.user, activations, epsilon=epsilon, delta=delta, sigma=sigma)
+        self.guarantee = plan(
+            self.user, activations, epsilon=epsilon, delta=delta, sigma=sigma, state=state
+        )
         return self.guarantee
 
     def _forget_everything(self, data: TrainingSet) -> Outcome:
@@ -197,7 +238,8 @@ class MixedLinear:
             self.user.state, self.user.weights = outcome.state, outcome.release
             assert isinstance(outcome.certificate, ShiftCertificate)
             self.shifts = (*self.shifts, outcome.certificate.shift_bound)
-        self.data, self.solution = data.without(positions), outcome.solution
+            self.history = outcome.history
+        self.data, self.solution = data.without(positions), _kept(outcome)
 
     # --- more records -----------------------------------------------------------------------------
 
@@ -239,7 +281,7 @@ class MixedLinear:
         """
         data = self.complete(require_model_data(self.data))
         if isinstance(self.user, CompactUser):
-            return self._absorb_rows(data, part)
+            return self._absorb_rows(data, part, guarantee or self.guarantee, test_seed)
         data = data.plus(part, self._joined(data, part))
         if not self.shifts:
             assert data.activations is not None
@@ -257,6 +299,8 @@ class MixedLinear:
             nobody,
             guarantee or self.guarantee or self.plan(),
             earlier_shifts=self.shifts,
+            history=self.history,
+            num_added=len(part),
             test_seed=test_seed,
             progress=progress,
         )
@@ -272,19 +316,26 @@ class MixedLinear:
         part = self.stage(data.replay)
         return replace(data, rows=part.rows, activations=part.activations)
 
-    def _absorb_rows(self, data: TrainingSet, part: TrainingSet) -> Certificate:
-        assert part.rows is not None
+    def _absorb_rows(
+        self,
+        data: TrainingSet,
+        part: TrainingSet,
+        guarantee: Guarantee | None,
+        test_seed: bytes | None,
+    ) -> Certificate:
+        rows = part.rows
         data = data.plus(part)
         if len(data.records) == len(part.records):
             # After everything was forgotten Θ is 0, replayed records and all: begin as fit() does.
             self.user.reset()
-            assert data.rows is not None
-            solution = self.user.add(data.rows)
-        else:
-            solution = self.user.add(part.rows)
+            rows = data.rows
+        assert rows is not None
+        solution, difference = change_compact(
+            self.user, rows, self.user.add, guarantee=guarantee, test_seed=test_seed
+        )
         self.data, self.solution = data, solution
         digests = (self.user.statistics_digest, self.user.weights_digest)
-        return ExactCertificate(*digests, len(data), 0, solution.residual_norm)
+        return ExactCertificate(*digests, len(data), 0, solution.residual_norm, difference)
 
     def _joined(self, data: TrainingSet, part: TrainingSet) -> Activations:
         """The activations of both, in the order of ``TrainingSet.plus``."""
@@ -391,6 +442,13 @@ class MixedLinear:
 
     def __repr__(self) -> str:
         return f"MixedLinear({self.core!r}, user={self.user.kind!r})"
+
+
+def _kept(outcome: Outcome) -> Solution | None:
+    """The solution as the model remembers it: no noiseless weights where the state has none."""
+    if outcome.solution is None or outcome.state is None:
+        return outcome.solution
+    return replace(outcome.solution, value=outcome.state)
 
 
 def current_release(directory: Path) -> Path | None:

@@ -106,6 +106,10 @@ def scan(
         )
         for stray in workspace.strays()
     ]
+    findings += [
+        Finding(_name(path, workspace.path), "weights without noise", "as a file")
+        for path in workspace.forbidden()
+    ]
     for file in looked:
         findings += _search(file, _name(file, workspace.path), patterns, names, digests)
     allowed = [f for f in findings if f.file == JOURNAL and f.how == "as a content digest"]

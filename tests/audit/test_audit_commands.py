@@ -11,7 +11,7 @@ from tests.audit.scenes import core, records
 from typer.testing import CliRunner, Result
 
 from efface import files
-from efface.audit.served import Held, hold, scene_of
+from efface.audit.served import Held, hold, scene_of, served_weights
 from efface.audit.study import Settings
 from efface.cli import app
 from efface.commands.audit import run
@@ -140,3 +140,23 @@ def test_a_noisy_release_is_held_to_its_shift_and_to_its_noise(tmp_path: Path) -
     bare = held(retrained)
     assert not bare.kept  # nothing hides it
     assert bare.shift_lower_bound == 0
+
+
+def test_exact_weights_with_noise_are_held_to_the_noise_alone(tmp_path: Path) -> None:
+    opened = workspace(tmp_path / "w", "compact")
+    asked = records().user[:30]
+    opened.plan(sigma=1e4)
+    opened.forget(ids=asked.ids)
+    certificate, model = opened.certificate, opened.model()
+    served = served_weights(model)
+    s = scene_of(model, asked, records().test, certificate)
+    trained, retrained = s.solve(s.everyone), s.solve(s.retained)
+    away = (trained - retrained) / (trained - retrained).norm()
+    for weights, kept in (
+        (served, True),
+        (retrained, False),  # no noise
+        (served + 10 * 1e4 * away, False),
+    ):
+        found = hold(s, weights, trained, retrained, certificate)
+        assert found is not None
+        assert found.kept == kept

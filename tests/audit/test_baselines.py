@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from tests.audit.scenes import model, records, scene
@@ -45,15 +47,39 @@ def test_exact_and_solved_end_at_the_retrained_model_and_the_others_do_not() -> 
     assert off["retrain"] == 0
     assert off["exact"] < 1e-9
     assert off["solved"] < 1e-2  # before its noise
+    assert off["influence-kfac"] < 1e-9  # A ⊗ I is the whole Hessian: one exact Newton step
     for name in ("fine-tune", "fisher", "influence", "last-layer", "paper-0.9", "paper-0.999"):
         assert off[name] > 0.1, name
 
 
-def test_the_diagonal_newton_step_goes_downhill() -> None:
-    s = scene()
+@pytest.mark.parametrize("kind", ["compact", "tangent"])
+@pytest.mark.parametrize("name", ["influence", "influence-kfac"])
+def test_newton_steps_go_downhill(name: str, kind: str) -> None:
+    s = scene(kind)
     trained = s.solve(s.everyone)
-    stepped = METHODS["influence"](s, trained).weights
+    stepped = METHODS[name](s, trained).weights
     assert s.retained_problem.loss(stepped) < s.retained_problem.loss(trained)
+
+
+def test_kfac_curvature_comes_nearer_than_the_diagonal_but_not_there() -> None:
+    s = scene("tangent")
+    trained, retrained = s.solve(s.everyone), s.solve(s.retained)
+    gap = float((trained - retrained).norm())
+    kfac, diagonal = (
+        float((METHODS[name](s, trained).weights - retrained).norm()) / gap
+        for name in ("influence-kfac", "influence")
+    )
+    assert 0.01 < kfac < diagonal
+
+
+def test_kfac_curvature_does_not_know_the_forgotten() -> None:
+    """Other labels and other pixels of the forgotten records change nothing in it."""
+    s = scene("tangent")
+    inputs = s.train.inputs[slice(None)].clone()
+    inputs[s.forget] *= 1000
+    wild = replace(s, train=replace(s.train, inputs=inputs))
+    v = torch.ones(s.operator.d, dtype=torch.float64)
+    assert torch.equal(wild.kfac(v), s.kfac(v))
 
 
 def test_the_curvature_is_the_diagonal_of_the_hessian() -> None:

@@ -83,7 +83,8 @@ def hold(
 ) -> Held | None:
     """Test the certificate on the weights themselves; None if there is none.
 
-    Exact: ‖w − w_r‖ ≤ 1e-6 ‖w_r‖. Noise N(0, σ²I): with u the direction that forgetting had to undo,
+    Exact: ‖w − w_r‖ ≤ 1e-6 ‖w_r‖, or, with noise between releases, as below with the grid's m alone.
+    Noise N(0, σ²I): with u the direction that forgetting had to undo,
     z = ⟨w − w_r, u⟩/σ ~ N(m_u, 1) and |m_u| ≤ m, so m ≥ |z| − Φ⁻¹(0.99995) with 99.99 % confidence; the
     error of w_r itself, at most ‖g_r(w_r)‖/(μσ), is taken off as well. Noise that was left out hides
     nothing, so ‖w − w_r‖ must not be far below σ√d either.
@@ -92,16 +93,21 @@ def hold(
         return None
     moved = weights - retrained
     relative = float(moved.norm() / retrained.norm().clamp_min(1e-300))
-    if not isinstance(certificate, ShiftCertificate):
+    d = scene.operator.d
+    if isinstance(certificate, ShiftCertificate):
+        sigma, allowed = certificate.guarantee.sigma, certificate.shift_bound
+    elif certificate.difference is not None:  # the retrained weights and noise, nothing else
+        guarantee = certificate.difference.guarantee
+        sigma, allowed = guarantee.sigma, guarantee.shift_bound(0.0, d)
+    else:
         kept = relative <= EXACT_TOLERANCE
         return Held(relative, 0.0 if kept else float("inf"), 0.0, kept)
-    sigma, problem = scene.guarantee.sigma, scene.retained_problem
+    problem = scene.retained_problem
     undone = trained - retrained
     z = abs(float(moved @ undone)) / max(float(undone.norm()), 1e-300) / sigma
     residual = float(problem.gradient(retrained, torch.float64).norm())
     slack = bounds.distance_bound(residual, problem.mu) / sigma
     least = max(0.0, z - float(norm.ppf(0.5 + CERTAINTY / 2)) - slack)
-    allowed, d = certificate.shift_bound, scene.operator.d
     ratio = float(moved.norm()) / (sigma * math.sqrt(d))
     noisy = ratio >= 1 - 6 / math.sqrt(2 * d)  # six deviations of ‖ξ‖/√d
     return Held(relative, least, allowed, noisy and least <= allowed, ratio)

@@ -66,7 +66,7 @@ def _probe(core: Core, records: Records) -> tuple[int, Speed]:
         seconds, activations = _timed(lambda: core.activations(some))
     n, rows = len(some), activations[slice(0, len(some))]
     images = core.images(some)
-    prefix, _ = _timed(lambda: core._prefix(images))
+    prefix, _ = _timed(lambda: core.boundary(images))
     tail, _ = _timed(lambda: core.logits_of(rows))
     batch = operator.prepare(rows)
     product, _ = _timed(lambda: operator.product(batch, direction))

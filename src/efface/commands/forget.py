@@ -24,7 +24,7 @@ Example: [bold]efface forget model --ids photos/12.jpg,photos/13.jpg --dry-run[/
 Example: [bold]efface forget model --owner u17 --epsilon 0.5 --json[/bold]"""
 
 WorkspacePath = Annotated[Path, typer.Argument(help="A folder written by `efface train`.")]
-EXACT = "For the tangent user part only; the compact one forgets exactly."
+EXACT = "Compact forgets exactly: there it is for the difference to the release before, with sigma."
 
 
 def forget(
@@ -94,6 +94,11 @@ def _named(
 
 # What forget, add and resume print.
 
+KEPT = {
+    "secret": "secret: weights without noise are kept in private/",
+    "noisy": "noisy: no weights without noise are kept",
+}
+
 
 def report(result: Result, workspace: Path, *, as_json: bool) -> None:
     """The outcome of a request, with its certificate."""
@@ -138,6 +143,7 @@ def lines(certificate: Mapping[str, Any]) -> list[tuple[str, str]]:
             *retained,
             ("statistics digest", certificate["statistics_digest"]),
             ("weights digest", certificate["weights_digest"]),
+            *_difference(certificate["difference"]),
         ]
     promised = certificate["guarantee"]
     return [
@@ -146,8 +152,32 @@ def lines(certificate: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("epsilon bound", f"{certificate['epsilon_bound']:.4g}"),
         ("delta", f"{promised['delta']:g}"),
         ("sigma", f"{promised['sigma']:.4g}"),
+        ("state", KEPT[promised["state"]]),
         ("epsilon bound of all releases", f"{certificate['total_epsilon_bound']:.4g}"),
+        ("the paper's theorem, a priori", theorem(certificate["apriori"])),
     ]
+
+
+def _difference(values: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """What somebody with the release before can tell, where noise was asked for."""
+    if values is None:
+        return []
+    promised = values["guarantee"]
+    return [
+        (
+            "epsilon to the release before",
+            f"{values['epsilon_bound']:.4g} of {promised['epsilon']:g}",
+        ),
+        ("delta", f"{promised['delta']:g}"),
+        ("sigma", f"{promised['sigma']:.4g}"),
+    ]
+
+
+def theorem(values: Mapping[str, Any]) -> str:
+    """What was known before the request: mostly that nothing was."""
+    if values["vacuous"]:
+        return f"vacuous: {values['reason']}"
+    return f"{values['nats_bound']:.3g} nats: {values['reason']}"
 
 
 def _render_preview(console: Console, values: Mapping[str, Any]) -> None:

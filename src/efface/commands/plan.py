@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 EXAMPLES = "Example: [bold]efface plan model --epsilon 1 --delta 1e-5[/bold]"
+STATE = (
+    "secret: keep the weights without noise, for later requests to start from. "
+    "noisy (the paper): start from the released weights, keep no others."
+)
 
 
 def plan(
@@ -23,15 +27,18 @@ def plan(
     sigma: Annotated[
         float | None, typer.Option(help="Standard deviation of the noise. Default: from core data.")
     ] = None,
+    state: Annotated[str, typer.Option(help=STATE)] = "secret",
     json: JsonFlag = False,
 ) -> None:
-    """Store the guarantee of later requests (tangent user part; the compact one needs none).
+    """Store the guarantee of later requests: what the tangent user part promises.
 
-    The numbers are public, and must not depend on who asks to be forgotten: so they are fixed here.
+    The numbers are public, and must not depend on who asks to be forgotten: so they are fixed here. The
+    compact user part forgets exactly and needs none, unless you also fear somebody who has the release before
+    a request: with --sigma its releases get noise that hides the difference.
     """
     from efface.workspace import Workspace
 
-    guarantee = Workspace.open(workspace).plan(epsilon, delta, sigma)
+    guarantee = Workspace.open(workspace).plan(epsilon, delta, sigma, state)
     values = {"workspace": str(workspace), "guarantee": asdict(guarantee)}
     finish(values, as_json=json, render=lambda console: _render(console, values))
 
@@ -39,5 +46,5 @@ def plan(
 def _render(console: Console, values: dict[str, Any]) -> None:
     rows = table("guarantee", "", right=(1,))
     for name, value in values["guarantee"].items():
-        rows.add_row(name, f"{value:.4g}")
+        rows.add_row(name, value if isinstance(value, str) else f"{value:.4g}")
     console.print(rows)

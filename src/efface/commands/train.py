@@ -29,7 +29,9 @@ Example: [bold]efface train photos/ --backbone hf:models/resnet-50 --core-fracti
 
 Example: [bold]efface train --config run.toml --mu 0.1[/bold]"""
 
-DATA = "digits, a folder, or a .npz, .parquet, .csv or .jsonl file."
+DATA = (
+    "digits, cub200 (see `efface data list`), a folder, or a .npz, .parquet, .csv or .jsonl file."
+)
 BACKBONE = "cnn, hf:DIR_OR_ID, timm:NAME or torch:module.path:callable. Default: cnn."
 LINEARIZE = (
     "Where the tail begins: head, last-block, last-stage, all or a step. Default: last-block."
@@ -38,6 +40,9 @@ FRACTION = "Move user records into core until it holds this share. Default: as t
 REPLAY = "Use core records again in the user fit. Default: on."
 USER = "compact (exact forgetting, the default) or tangent (the paper's)."
 FEATURES = "How many features the compact part has, about. Default: 4096."
+CALIBRATION = (
+    "Public images for bases and scales (compact). Default: core data, else none are needed."
+)
 MU = "The ridge. Default: chosen on core data (compact), 0.01 (tangent)."
 SOLVER = "cg, sgd or cholesky; their options go into the config. Default: cg."
 
@@ -55,6 +60,7 @@ def train(
     bits: Annotated[
         int | None, typer.Option(help="Of a compact feature, 2 to 16. Default: 8.")
     ] = None,
+    calibration: Annotated[str | None, typer.Option(help=CALIBRATION)] = None,
     mu: Annotated[float | None, typer.Option(help=MU)] = None,
     solver: Annotated[str | None, typer.Option(help=SOLVER)] = None,
     seed: Annotated[int | None, typer.Option(help="Of the core split and training.")] = None,
@@ -111,6 +117,7 @@ def train(
             "user.kind": user,
             "user.features": features,
             "user.bits": bits,
+            "user.calibration": calibration,
             "user.mu": mu,
             "user.replay_core": replay_core,
             "user.solver": solver,
@@ -174,6 +181,7 @@ def _run(
         "records": _counts(records),
         "classes": len(records.classes),
         "weights": model.user.num_weights,
+        "compact": _compact(model),
         "accuracy": _accuracy(model, records),
         "solution": _solution(model),
         "skipped": len(records.skipped),
@@ -206,7 +214,7 @@ def _fit_core(
         fix = "set some aside with --core-fraction 0.3, or start from a pretrained --backbone."
         raise EffaceError("no core records, and the built-in network knows nothing yet.", fix)
     else:
-        warn("no core records: the pretrained features are the core, only the head has a slope")
+        warn("no core records: the core is the pretrained network, and its new head says 0 for all")
     if where is not None:
         warn(f"activations in {where} are outside of the workspace: forgetting does not purge them")
     return None if where is None else core.cache(where)
@@ -219,12 +227,20 @@ def _fit_user(
 
     model = config.user.build(core, cache)
     replay = records.core if config.user.replay_core and len(records.core) else None
-    model.fit(records.user, replay=replay, progress=progress)
+    model.fit(records.user, replay=replay, calibration=_public(config), progress=progress)
     if model.solution is not None and model.solution.status is Status.DIVERGED:
         raise EffaceError("the solver diverged; nothing was saved.", model.solution.advice)
     if model.solution is not None and not model.solution.ok:
         warn(f"the solver {model.solution}")
     return model
+
+
+def _public(config: Config) -> Records | None:
+    """The calibration records, if the config names any and the user part is one that wants them."""
+    if config.user.calibration is None or config.user.kind != "compact":
+        return None
+    options = {"spec": config.user.calibration, "core_fraction": None}
+    return config.data.model_copy(update=options).build()
 
 
 def _save(config: Config, model: MixedLinear, folder: Path, replaced: Mapping[str, bool]) -> None:
@@ -253,6 +269,19 @@ def _accuracy(model: MixedLinear, records: Records) -> dict[str, float | None]:
     }
 
 
+def _compact(model: MixedLinear) -> dict[str, Any] | None:
+    """Where the compact part's bases and scales came from, and how many numbers they clipped."""
+    if model.user.kind != "compact":
+        return None
+    rows = None if model.data is None else model.data.rows
+    return {
+        "calibration": model.user.calibration,
+        "total_ridge": model.user.total_ridge,
+        "values": 0 if rows is None else rows.features.size + rows.targets.size,
+        "saturated": 0 if rows is None else model.user.num_saturated(rows),
+    }
+
+
 def _solution(model: MixedLinear) -> dict[str, Any] | None:
     solution = model.solution
     if solution is None:
@@ -275,6 +304,13 @@ def _render(console: Console, values: Mapping[str, Any]) -> None:
         console.print(
             f"{values['weights']:,} user weights, solve {solution['status']}: "
             f"residual {solution['residual_norm']:.1e} after {solution['passes']:g} passes",
+            soft_wrap=True,
+        )
+    if values["compact"]:
+        compact = values["compact"]
+        console.print(
+            f"bases and scales from {compact['calibration']}: {compact['saturated']:,} of "
+            f"{compact['values']:,} numbers at the end of their range",
             soft_wrap=True,
         )
     console.print(f"model: {values['model']}", style="bold", markup=False, soft_wrap=True)

@@ -16,7 +16,14 @@ from torch import nn
 
 from efface import __version__, files
 from efface.activations import ActivationCache
-from efface.certificates import Certificate, ExactCertificate, Guarantee, ShiftCertificate
+from efface.apriori import RequestHistory
+from efface.certificates import (
+    Certificate,
+    Difference,
+    ExactCertificate,
+    Guarantee,
+    ShiftCertificate,
+)
 from efface.compact.statistics import Statistics
 from efface.compact.user import CompactUser
 from efface.forgetting import require_model_data
@@ -34,6 +41,7 @@ CORE_RECORDS_SCHEMA = "efface.core-records/1"
 CERTIFICATE_SCHEMA = "efface.certificate/1"
 MANIFEST_SCHEMA = "efface.manifest/1"
 STAGING = "staging"
+STATE = "state.safetensors"  # weights without noise
 
 
 class Store:
@@ -71,13 +79,20 @@ class Store:
         if not path.is_file():
             return None
         values = files.read_json(path, GUARANTEE_SCHEMA)
-        return Guarantee(**{f.name: values[f.name] for f in fields(Guarantee)})
+        return Guarantee(**{f.name: values[f.name] for f in fields(Guarantee) if f.name in values})
 
     @property
     def shifts(self) -> tuple[float, ...]:
         """Bounds on the shifts of the noisy releases so far, for composition."""
         path = self._private(self.number) / "state.json"
         return tuple(files.read_json(path, STATE_SCHEMA)["shifts"])
+
+    @property
+    def history(self) -> RequestHistory:
+        """What the paper's theorem needs of the noisy releases so far."""
+        values = files.read_json(self._private(self.number) / "state.json", STATE_SCHEMA)
+        stored = values.get("history", {"num_requests": len(values["shifts"])})
+        return RequestHistory(**stored)
 
     @property
     def certificate(self) -> Certificate | None:
@@ -105,6 +120,7 @@ class Store:
         model = MixedLinear.load(self.path, module=self.module, cache=self.cache)
         data, private = self.data, self._private(self.number)
         model.guarantee, model.shifts = self.guarantee, self.shifts
+        model.history = self.history
         if isinstance(model.user, CompactUser):
             tensors = files.read_tensors(private / "statistics.safetensors")
             arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
@@ -114,8 +130,9 @@ class Store:
             replay = () if data.replay is None else data.replay.digests
             rows = model.cache.rows((*data.records.digests, *replay))
             data = replace(data, activations=rows)
-            state = files.read_tensors(private / "state.safetensors")["state"]
-            model.user.state = state.clone()  # not a map of a file that will be deleted
+            if (private / STATE).is_file():  # else it is the release
+                state = files.read_tensors(private / STATE)["state"]
+                model.user.state = state.clone()  # not a map of a file that will be deleted
         model.data = data
         return model
 
@@ -130,6 +147,12 @@ class Store:
             if path.suffix == ".tmp" or (made_for.isdigit() and int(made_for) > int(number)):
                 found.append(path)
         return sorted(path for path in found if path.exists())
+
+    def forbidden(self) -> list[Path]:
+        """Weights without noise where the certificate says that none are kept: there must be none."""
+        certificate, path = self.certificate, self._private(self.number) / STATE
+        noisy = isinstance(certificate, ShiftCertificate) and certificate.keeps_no_secret
+        return [path] if noisy and path.exists() else []
 
     def settled(self) -> bool:
         """Whether no request is running or was cut short."""
@@ -179,9 +202,10 @@ class Store:
             arrays = model.user.statistics.to_arrays()
             tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
             files.write_tensors(private / "statistics.safetensors", tensors)
-        else:
-            files.write_tensors(private / "state.safetensors", {"state": model.user.state})
-        values = {"schema": STATE_SCHEMA, "shifts": model.shifts}
+        elif not torch.equal(model.user.state, model.user.weights):
+            files.write_tensors(private / STATE, {"state": model.user.state})
+        history = asdict(model.history)
+        values = {"schema": STATE_SCHEMA, "shifts": model.shifts, "history": history}
         files.write_json(private / "state.json", values)
 
     def _file_digests(self, number: int) -> dict[str, str]:
@@ -266,4 +290,9 @@ def certificate_of(values: Mapping[str, Any], shifts: tuple[float, ...]) -> Cert
     if kind is ShiftCertificate:
         given["guarantee"] = Guarantee(**given["guarantee"])
         given["earlier_shifts"] = shifts[:-1]
+    elif given.get("difference") is not None:
+        stored = {f.name: given["difference"][f.name] for f in fields(Difference)}
+        given["difference"] = Difference(
+            **{**stored, "guarantee": Guarantee(**stored["guarantee"])}
+        )
     return kind(**given)

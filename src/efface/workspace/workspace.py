@@ -9,10 +9,11 @@ from pathlib import Path
 from torch import nn
 
 from efface import files
+from efface.apriori import StatePolicy
 from efface.certificates import Guarantee
 from efface.compact.user import CompactUser
 from efface.errors import EffaceError, FormatError, RecordError, RequestError
-from efface.forgetting import require_model_data
+from efface.forgetting import plan_compact, require_model_data
 from efface.ledger import Action, Intent, Step, locked, reach
 from efface.model import CURRENT, MixedLinear
 from efface.progress import Progress
@@ -115,9 +116,9 @@ class Workspace(RequestProtocol):
         self._write_core_records(model, data)
         files.write_json(self.path / "model.json", self._settings_of(model))
         self.__dict__.pop("settings", None)
+        if model.guarantee is not None:
+            self._save_guarantee(model.guarantee)
         if isinstance(model.user, TangentUser):
-            if model.guarantee is not None:
-                self._save_guarantee(model.guarantee)
             self._fill_cache(data)
         if config:
             (self.path / "config.toml").write_text(config, encoding="utf-8")
@@ -158,16 +159,18 @@ class Workspace(RequestProtocol):
         """Forget some records, publish the new release, delete what is left of them.
 
         An error before the release is published changes nothing. Once the intent is on disk a crash
-        does not lose the request: opening the workspace finishes it. ``guarantee`` (tangent) takes the
-        place of the planned one for this request.
+        does not lose the request: opening the workspace finishes it. ``guarantee`` takes the place of
+        the planned one for this request.
         """
         request = Request.of(
             ids=ids, owner=owner, cohort=cohort, label=label, everything=everything
         )
         with self._working():
             gone = self._named(request)
-            if self.settings["user"] == CompactUser.kind or len(gone) == len(self.records):
-                guarantee = None  # exact
+            if len(gone) == len(self.records):
+                guarantee = None  # the weights will be 0
+            elif self.settings["user"] == CompactUser.kind:
+                guarantee = guarantee or self.guarantee
             else:
                 guarantee = guarantee or self.guarantee or self._planned(1.0, 1e-5, None)
             intent = Intent(self.number + 1, Action.FORGET, gone.digests, request, guarantee)
@@ -184,7 +187,7 @@ class Workspace(RequestProtocol):
             with explaining_a_full_disk("nothing was changed.", "free some space, add them again."):
                 self._stage(part)
             reach(Step.STAGED)
-            guarantee = None
+            guarantee = self.guarantee if self.settings["user"] == CompactUser.kind else None
             if self.shifts:
                 guarantee = self.guarantee or self._planned(1.0, 1e-5, None)
             intent = Intent(
@@ -193,11 +196,19 @@ class Workspace(RequestProtocol):
             return self._accept(intent, progress)
 
     def plan(
-        self, epsilon: float = 1.0, delta: float = 1e-5, sigma: float | None = None
+        self,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        sigma: float | None = None,
+        state: StatePolicy | str = StatePolicy.SECRET,
     ) -> Guarantee:
-        """Fix what later requests promise (tangent); σ comes from core data unless it is given."""
+        """Fix what later requests promise; σ comes from core data unless it is given (tangent).
+
+        ``state="noisy"``: from the next request on no weights without noise are kept. Compact: with
+        ``sigma``, the difference between a release and the one before it is hidden by noise.
+        """
         with self._working():
-            guarantee = self._planned(epsilon, delta, sigma)
+            guarantee = self._planned(epsilon, delta, sigma, state)
             fix = "free some space, plan again."
             with explaining_a_full_disk("the guarantee is as it was.", fix):
                 self._save_guarantee(guarantee)
@@ -213,11 +224,11 @@ class Workspace(RequestProtocol):
         """The planned guarantee with some numbers changed; None if none is given."""
         if epsilon is None and delta is None and sigma is None:
             return None
-        planned = self.guarantee
+        planned, state = self.guarantee, StatePolicy.SECRET
         if planned is not None:
             epsilon, delta = epsilon or planned.epsilon, delta or planned.delta
-            sigma = sigma or planned.sigma
-        return self._planned(epsilon or 1.0, delta or 1e-5, sigma)
+            sigma, state = sigma or planned.sigma, planned.state
+        return self._planned(epsilon or 1.0, delta or 1e-5, sigma, state)
 
     def resume(self, progress: Progress | None = None) -> Result | None:
         """Finish what was cut short; None if there was no request in flight."""
@@ -275,10 +286,21 @@ class Workspace(RequestProtocol):
             )
         return tuple(dict.fromkeys(record.digest for record in found))
 
-    def _planned(self, epsilon: float, delta: float, sigma: float | None) -> Guarantee:
-        if self.settings["user"] != TangentUser.kind:
-            raise EffaceError("the compact user part forgets exactly.", "no plan is needed.")
+    def _planned(
+        self,
+        epsilon: float,
+        delta: float,
+        sigma: float | None,
+        state: StatePolicy | str = StatePolicy.SECRET,
+    ) -> Guarantee:
+        if self.settings["user"] == CompactUser.kind:
+            d = (
+                0
+                if sigma is None
+                else MixedLinear.load(self.path, module=self.module).user.num_weights
+            )
+            return plan_compact(epsilon, delta, sigma, d, state)
         sigma = sigma if sigma is not None else self.settings["sigma"]
         if sigma is None:
             raise EffaceError("sigma is chosen on core records, and there are none.", "give sigma.")
-        return Guarantee.plan(epsilon, delta, sigma, self.settings["num_weights"])
+        return Guarantee.plan(epsilon, delta, sigma, self.settings["num_weights"], state)
