@@ -37,7 +37,7 @@ def main() -> None:
     results = Results(path, {"features": args.features, "linearize": args.linearize})
     setting = Setting(args, args.seeds[0])
     model = MixedLinear(setting.core, "compact", features=args.features, cache=setting.cache)
-    model._calibrate(None)  # bases and scales come with the core: not part of fitting user data
+    model.calibrate()  # bases and scales come with the core: not part of fitting user data
     fit = seconds(lambda: model.fit(setting.data.user, replay=setting.data.core))
     rows = model.data.rows
     retrain = seconds(lambda: (model.user.reset(), model.user.add(rows)))

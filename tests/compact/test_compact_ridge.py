@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import Ridge
-from threadpoolctl import threadpool_info
+from tests.reference import ridge_from_rows, ridge_system
 
-from efface.compact import ridge
+from efface.compact import factor
+from efface.compact.factor import Factor
 from efface.compact.quantiser import Quantiser
 from efface.compact.ridge import RidgeStatus, solve, solve_path
 from efface.compact.statistics import Statistics
@@ -138,10 +143,10 @@ def test_equal_statistics_give_bit_equal_weights_whatever_their_history(num_thre
 def test_thread_counts_agree_and_are_put_back() -> None:
     rows, targets = random_rows(400, 700, 3)
     statistics = fitted(rows, targets)
-    before = [pool["num_threads"] for pool in threadpool_info()]
+    before = torch.get_num_threads()
     one, two = (solve(statistics, 10.0, num_threads=count) for count in (1, 2))
     np.testing.assert_allclose(one.theta, two.theta, rtol=1e-8, atol=1e-12)
-    assert [pool["num_threads"] for pool in threadpool_info()] == before
+    assert torch.get_num_threads() == before
 
 
 def test_the_path_is_solve_for_each_mu() -> None:
@@ -198,16 +203,136 @@ def test_an_ill_conditioned_system_is_solved_to_rounding() -> None:
     assert solution.relative_residual < 1e-14
 
 
-def test_one_refinement_squares_the_error_of_a_poor_factor(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = ridge.dpotrf
+def precisions(monkeypatch: pytest.MonkeyPatch) -> list[tuple[torch.dtype, bool]]:
+    """What each later solve tries: (precision of the factor, whether there was one)."""
+    tried, real = [], Factor.of.__func__  # type: ignore[attr-defined]
 
-    def poor(matrix: np.ndarray, **options: int) -> tuple[np.ndarray, int]:
-        factor, failed = real(matrix, **options)
-        return factor * (1 + 1e-6), failed  # solves are off by 2e-6, then by (2e-6)²
+    def watching(cls: type[Factor], *args: Any) -> Factor | None:
+        factor: Factor | None = real(cls, *args)
+        tried.append((args[-1], factor is not None))
+        return factor
 
-    monkeypatch.setattr(ridge, "dpotrf", poor)
+    monkeypatch.setattr(Factor, "of", classmethod(watching))
+    return tried
+
+
+@pytest.mark.parametrize("k", [40, 300])  # one block of the factor, and two
+def test_a_float32_factor_refines_to_the_float64_solution(
+    k: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = precisions(monkeypatch)
+    rows, targets = random_rows(2 * k, k, 3)
+    solution = solve(fitted(rows, targets), 0.5, scale=2.0**-6, target_scale=2.0**-9)
+    assert tried == [(torch.float32, True)]
+    assert solution.relative_residual < 1e-14
+    want = ridge_from_rows(rows, targets, 0.5, 2.0**-6, 2.0**-9)
+    np.testing.assert_allclose(solution.theta, want, rtol=1e-10, atol=1e-13)
+
+
+@pytest.mark.parametrize("mu", [1e-12, 1e-8, 1e-6])
+def test_tiny_mu_falls_back_to_float64_and_is_still_right(
+    mu: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fewer rows than features: without μ there is no unique solution. The dual form is the twin."""
+    tried = precisions(monkeypatch)
+    rows, targets = random_rows(40, 300, 2)
+    solution = solve(fitted(rows, targets), mu, scale=2.0**-6, target_scale=2.0**-9)
+    assert tried == [(torch.float32, False), (torch.float64, True)]
+    assert solution.status is RidgeStatus.SOLVED
+    assert solution.relative_residual < 1e-13
+    # The error is bounded by the condition number, 5e2 / mu, times a few roundings.
+    want = ridge_from_rows(rows, targets, mu, 2.0**-6, 2.0**-9)
+    error = np.linalg.norm(solution.theta - want) / np.linalg.norm(want)
+    assert error < 500 / mu * 1e-14
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    spread=st.integers(0, 60),
+    mu=st.sampled_from([0.0, 1e-15, 1e-9, 1e-4, 1.0]),
+    rank=st.integers(1, 30),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_whatever_the_system_weights_are_checked_in_float64(
+    spread: int, mu: float, rank: int, seed: int
+) -> None:
+    """Scales over 2^±spread, low rank, no ridge: a solution has a small residual, or none is given."""
+    rows, targets = random_rows(rank, 20, 2, seed)
+    scale = 2.0 ** np.random.default_rng(seed).integers(-spread, spread, 20, endpoint=True)
+    solution = solve(fitted(rows, targets), mu, scale=scale)
+    assert solution.ok == (solution.relative_residual <= 1e-9)
+    if solution.ok:
+        left, right = ridge_system(rows, targets, mu, scale, 1.0)
+        # Formed from rounded products, so no more accurate than float64 against its largest terms.
+        terms = np.abs(left) @ np.abs(solution.theta) + np.abs(right)
+        assert (
+            np.abs(left @ solution.theta - right) <= 1e-9 * np.linalg.norm(right) + 1e-12 * terms
+        ).all()
+    elif solution.status is RidgeStatus.NOT_POSITIVE_DEFINITE:
+        assert np.isnan(solution.theta).all()
+
+
+@pytest.mark.parametrize("k", [5, 300])
+def test_a_singular_system_is_never_solved_in_float32(
+    k: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A column twice over, no ridge: float32's rounding may hide it, float64 has the last word."""
+    tried = precisions(monkeypatch)
+    rows, targets = random_rows(2 * k, k, 2)
+    rows[:, 3] = rows[:, 1]
+    solve(fitted(rows, targets), 0.0)
+    assert tried[0] == (torch.float32, False)
+    assert tried[1][0] is torch.float64
+    rows[:, 3] = 0
+    solution = solve(fitted(rows, targets), 0.0)
+    assert tried[2:] == [(torch.float32, False), (torch.float64, False)]
+    assert solution.status is RidgeStatus.NOT_POSITIVE_DEFINITE
+
+
+def test_a_poor_factor_takes_more_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step leaves 1e-3 of the residual: five steps instead of two or three."""
+    real = Factor.solve
+    calls = []
+
+    def poor(self: Factor, right: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        return real(self, right) * (1 - 1e-3)
+
+    monkeypatch.setattr(Factor, "solve", poor)
     solution = solve(fitted(*random_rows(50, 40, 2)), 0.1)
-    assert 1e-12 < solution.relative_residual < 1e-11
+    assert solution.relative_residual < 1e-14
+    assert len(calls) in (5, 6)
+
+
+def test_a_useless_factor_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Factor, "solve", lambda self, right: -right)
+    solution = solve(fitted(*random_rows(50, 40, 2)), 0.1)
+    assert solution.status is RidgeStatus.INACCURATE
+    assert solution.relative_residual == 1.0
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    steps=st.lists(st.tuples(st.integers(0, 11), st.integers(1, 12)), max_size=8),
+    limbs=st.sampled_from([1, 2]),
+    mu=st.sampled_from([1e-9, 1e-3, 1.0]),
+)
+def test_any_interleaving_ends_in_bit_equal_weights(
+    steps: list[tuple[int, int]], limbs: int, mu: float
+) -> None:
+    """Rows go in and out in slices; what remains is solved as if it had come alone, in one batch."""
+    rows, targets = random_rows(24, 30, 2)
+    statistics, inside = Statistics(30, 2, limbs=limbs), np.zeros(24, dtype=bool)
+    for start, size in steps:
+        part = np.arange(start, start + size)
+        for flag, update in ((True, statistics.remove), (False, statistics.add)):
+            which = part[inside[part] == flag]
+            update(rows[which], targets[which])
+        inside[part] = ~inside[part]
+    alone = solve(fitted(rows[inside], targets[inside]), mu, scale=2.0**-5)
+    here = solve(statistics, mu, scale=2.0**-5)
+    assert here.theta.tobytes() == alone.theta.tobytes()
+    assert (here.status, here.relative_residual) == (alone.status, alone.relative_residual)
 
 
 def test_the_statistics_are_left_as_they_were_and_weights_are_read_only() -> None:
@@ -219,19 +344,27 @@ def test_the_statistics_are_left_as_they_were_and_weights_are_read_only() -> Non
         solution.theta[0, 0] = 1.0
 
 
-def test_the_factor_is_made_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At k = 14,000 a copy of the matrix would be 1.6 GB."""
-    shared = []
-    real = ridge.dpotrf
+@pytest.mark.parametrize("factorise", [factor._factorise, factor._factorise_in_blocks])
+def test_the_factor_is_made_in_place(factorise: Callable[[torch.Tensor], bool]) -> None:
+    """At k = 14,000 a copy of the matrix would be 0.8 GB, or 1.6."""
+    rows = torch.from_numpy(random_rows(700, 600, 1)[0]).double()
+    matrix = rows.T @ rows / 1e6
+    work = matrix.clone()
+    assert factorise(work)
+    lower = work.tril()
+    torch.testing.assert_close(lower @ lower.T, matrix, rtol=1e-12, atol=1e-12)
+    work[300, 300] = -1.0
+    assert not factorise(work)
 
-    def watching(matrix: np.ndarray, **options: int) -> tuple[np.ndarray, int]:
-        factor, failed = real(matrix, **options)
-        shared.append(np.shares_memory(matrix, factor))
-        return factor, failed
 
-    monkeypatch.setattr(ridge, "dpotrf", watching)
-    solve(fitted(*random_rows(50, 40, 2)), 0.1)
-    assert shared == [True]
+def test_scales_far_out_of_the_range_of_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = precisions(monkeypatch)
+    rows, targets = random_rows(60, 8, 2)
+    scale = 2.0 ** np.array([-400, -150, -80, 0, 0, 80, 150, 200])
+    near = solve(fitted(rows, targets), 0.0)
+    far = solve(fitted(rows, targets), 0.0, scale=scale)
+    assert {dtype for dtype, _ in tried} == {torch.float32}
+    np.testing.assert_allclose(far.theta * scale[:, None], near.theta, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -156,9 +156,6 @@ def test_a_row_does_not_depend_on_the_company_it_is_computed_in(name: str) -> No
 
         tail, classes = case.build().float(), CLASSES
 
-        def logits_of(self, x: torch.Tensor) -> torch.Tensor:
-            return self.tail(x.clone())
-
     x, labels = case.inputs(40).float(), torch.arange(40) % 3
     user = CompactUser(Stub(), features=200, bits=16, mu=0.1)  # type: ignore[arg-type]
     user.calibrate(x[:20], labels[:20])
@@ -173,8 +170,9 @@ def test_a_row_does_not_depend_on_the_company_it_is_computed_in(name: str) -> No
 def test_batches_are_filled_up_to_one_size() -> None:
     x = torch.arange(35.0)[:, None]
     batches = list(_equal_batches(x, ROW_BATCH))
-    assert {len(batch) for batch, _ in batches} == {ROW_BATCH}
-    assert torch.equal(torch.cat([batch[:count] for batch, count in batches]), x)
+    assert {len(batch) for batch in batches} == {ROW_BATCH}
+    assert torch.equal(torch.cat(batches)[:35], x)
+    assert torch.equal(torch.cat(batches)[35:], x[32:33].expand(13, 1))
     assert list(_equal_batches(x[:0], ROW_BATCH)) == []
 
 
@@ -267,12 +265,9 @@ def test_fitting_again_does_not_calibrate_again(core: Core) -> None:
     assert model.user.quantiser is quantiser
 
 
-def test_without_core_data_it_says_what_is_missing() -> None:
-    untrained = Core("cnn", classes=CLASSES)
-    with pytest.raises(EffaceError, match=r"from core data, and there is none.*calibration="):
-        model_of(untrained).fit(user_records())
-    user = CompactUser(untrained, features=FEATURES)
-    with pytest.raises(EffaceError, match=r"no bases and scales yet.*calibration="):
+def test_before_calibration_it_says_what_is_missing() -> None:
+    user = CompactUser(Core("cnn", classes=CLASSES), features=FEATURES)
+    with pytest.raises(EffaceError, match=r"no bases and scales yet.*calibrate"):
         user.fit(torch.zeros(2, 32, 4, 4), torch.tensor([0, 1]))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import OrderedDict
 from functools import cache
 
@@ -18,6 +19,7 @@ from efface.compact.taps import Tap, tap, taps_of
 from efface.errors import BackboneError, EffaceError, FormatError
 from efface.families import Step
 from efface.tail import Tail
+from efface.tangent.winograd import WinogradLayer
 
 # A layer used twice has no single input and output gradient.
 NOT_TAPPED = {"tied weights"}
@@ -299,6 +301,53 @@ def test_calibration_samples_are_spread_over_the_data() -> None:
     caught = projection.inputs[0].square().sum(1)  # the share of each direction
     assert projection.inputs[0].shape == (4, 2)
     torch.testing.assert_close(caught, torch.tensor([1.0, 0.0, 0.0, 1.0]), rtol=0, atol=1e-4)
+
+
+# --- 3 × 3 convolutions by Winograd's products ------------------------------------------------------
+
+
+def wide_tail() -> Tail:
+    body = (nn.Conv2d(5, 64, 1), nn.Tanh(), nn.Conv2d(64, 80, 3, padding=1), nn.Tanh())
+    return tail_of(*body, GlobalMean(), features=80)
+
+
+def test_wide_convolutions_have_the_same_features(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By Winograd's products, against torch.func in float64; and they are what ran."""
+    calls: list[str] = []
+    for method in ("forward", "pull_back"):
+        real = getattr(WinogradLayer, method)
+        spy = lambda *args, real=real, method=method: (calls.append(method), real(*args))[1]  # noqa: E731
+        monkeypatch.setattr(WinogradLayer, method, spy)
+    tail, x = wide_tail(), torch.randn(5, 5, 7, 6, generator=torch.Generator().manual_seed(0))
+    projection = Projection.build(tail, x, 300)
+    calls.clear()
+    rows = projection.rows(tail, x, batch_size=3).double()
+    assert calls == ["forward", "pull_back"] * 2
+    twin = copy.deepcopy(tail).double()
+    for i, (layer, part) in enumerate(
+        zip(projection.names, split(projection, rows)[2:], strict=True)
+    ):
+        gradient = feature_gradients(twin, layer, x.double())
+        r_a, r_g = projection.inputs[i].double(), projection.gradients[i].double()
+        want = (r_g.T @ gradient @ r_a).flatten(1) / projection.part_scales[i + 1]
+        torch.testing.assert_close(part, want, rtol=1e-3, atol=1e-4)
+    assert "forward" not in vars(tail[2])  # the layer is itself again
+
+
+def test_wide_rows_do_not_depend_on_their_place_in_the_batch() -> None:
+    tail, x = wide_tail(), torch.randn(16, 5, 7, 7, generator=torch.Generator().manual_seed(0))
+    projection = Projection.build(tail, x, 300)
+    order = torch.randperm(16, generator=torch.Generator().manual_seed(1))
+    rows = projection.rows(tail, x, 16)
+    assert torch.equal(projection.rows(tail, x[order], 16), rows[order])
+
+
+def test_new_weights_are_seen() -> None:
+    tail, x = wide_tail(), torch.randn(4, 5, 4, 4, generator=torch.Generator().manual_seed(0))
+    projection = Projection.build(tail, x, 300)
+    before = projection.rows(tail, x)
+    tail[2].weight.data.mul_(0.5)  # type: ignore[union-attr, operator]
+    assert not torch.allclose(projection.rows(tail, x)[:, :80], before[:, :80])
 
 
 # --- files ----------------------------------------------------------------------------------------

@@ -142,6 +142,10 @@ class ExactArray:
         values.flags.writeable = False
         return values
 
+    def to_tensor(self) -> Tensor:
+        """:meth:`to_float` as a tensor, which shares the memory of one limb: not to be written."""
+        return torch.from_numpy(self.low if self.high is None else self.high * BASE + self.low)
+
     def to_ints(self) -> list[int]:
         """Python integers, flattened."""
         low = [int(value) for value in self.low.flat]

@@ -12,14 +12,14 @@ sees user data, so nothing here ever has to be forgotten.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from efface.activations import Activations
-from efface.compact.taps import Tap, Tapped, tap, taps_of
+from efface.compact.taps import Tap, Tapped, Tapper, tap, taps_of
 from efface.errors import EffaceError, FormatError
 from efface.tail import Tail
 
@@ -92,17 +92,23 @@ class Projection:
 
     def rows(self, tail: Tail, activations: Activations, batch_size: int = 64) -> Tensor:
         """ψ of every sample, (n, k) float32."""
+        size = len(activations)
+        batches = (activations[slice(i, i + batch_size)] for i in range(0, size, batch_size))
+        rows = [psi for psi, _ in self.row_batches(tail, batches)]
+        return torch.cat([torch.zeros(0, self.num_features), *rows])
+
+    def row_batches(self, tail: Tail, batches: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        """ψ and the pooled features h of one batch after another: (b, k) and (b, p) float32."""
         taps = [t for t in taps_of(tail) if t.name in self.names]
         if tuple(t.name for t in taps) != self.names:
             raise FormatError("the projection belongs to another tail.", "rebuild it on this core.")
-        out = [torch.zeros(0, self.num_features)]
-        for start in range(0, len(activations), batch_size):
-            seen = tap(tail, taps, activations[slice(start, start + batch_size)])
+        tapper = Tapper(tail, taps)
+        for batch in batches:
+            seen = tapper(batch)
             parts = self._parts(taps, seen)
             scaled = [p / c for p, c in zip(parts, self.part_scales, strict=True)]
             ones = torch.ones(len(scaled[0]), 1)
-            out.append(torch.cat([scaled[0], ones, *scaled[1:]], dim=1))
-        return torch.cat(out)
+            yield torch.cat([scaled[0], ones, *scaled[1:]], dim=1), seen.features
 
     def _parts(self, taps: list[Tap], seen: Tapped) -> list[Tensor]:
         parts = [seen.features]

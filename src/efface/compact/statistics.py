@@ -16,6 +16,7 @@ from typing import Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from efface.compact.exact import BLOCK_ROWS, ExactArray, Floats, Kernel, Words, pick_kernel
 from efface.compact.quantiser import integer_limit
@@ -72,6 +73,7 @@ class Statistics:
         # with updates, so it is not saved: on loading, and before refusing, it is measured anew.
         self._entry_bound = 0
         self._whole = True
+        self._digest: str | None = None  # of the sums as they are, once asked for
 
     @property
     def max_rows(self) -> int:
@@ -143,8 +145,14 @@ class Statistics:
         """SHA-256 of (k, c, bits, n, lower triangle of G by rows, B): the value, not its history.
 
         Entries count as little-endian 64-bit words; second words only where some are not zero, so
-        that one and two limbs agree.
+        that one and two limbs agree. Asked for again before the next update, it is not computed again.
         """
+        self._require_whole()
+        if self._digest is None:
+            self._digest = self._hash()
+        return self._digest
+
+    def _hash(self) -> str:
         first, second = hashlib.sha256(), hashlib.sha256()
         any_second = False
         for words in self._word_rows():
@@ -162,6 +170,12 @@ class Statistics:
         self._require_whole()
         for (start, stop), strip in zip(self._spans(), self._gram, strict=True):
             yield start, stop, strip.to_float()  # (stop - start, stop)
+
+    def tensor_strips(self) -> Iterator[tuple[int, int, Tensor]]:
+        """:meth:`strips` as tensors. With one limb they *are* the sums: read only."""
+        self._require_whole()
+        for (start, stop), strip in zip(self._spans(), self._gram, strict=True):
+            yield start, stop, strip.to_tensor()
 
     def gram(self) -> Floats:
         """G in full, (k, k): for small k; the solver reads :meth:`strips`."""
@@ -278,7 +292,7 @@ class Statistics:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        self._whole = False
+        self._whole, self._digest = False, None
         yield
         self._whole = True  # not reached by an exception
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +20,7 @@ from torch import Tensor, nn
 from efface.backbone import forward_ad_kernels
 from efface.errors import BackboneError
 from efface.tail import Tail
+from efface.tangent.winograd import WinogradLayer, suits_winograd
 
 
 @dataclass(frozen=True)
@@ -82,26 +85,80 @@ class Tapped:
 
 
 def taps_of(tail: Tail) -> list[Tap]:
-    """All layers below the head with a dense weight; convolutions that are grouped, or padded with
-    anything but a given number of zeros, are left out."""
+    """All layers below the head with a dense weight."""
+    return [t for t in dense_layers(tail) if t.module is not tail.head]
+
+
+def dense_layers(module: nn.Module) -> list[Tap]:
+    """All linear and convolution layers; convolutions that are grouped, or padded with anything but a
+    given number of zeros, are left out."""
     found = []
-    for name, module in tail.named_modules():
+    for name, child in module.named_modules():
         plain_conv = (
-            isinstance(module, nn.Conv2d)
-            and module.groups == 1
-            and module.padding_mode == "zeros"
-            and not isinstance(module.padding, str)
+            isinstance(child, nn.Conv2d)
+            and child.groups == 1
+            and child.padding_mode == "zeros"
+            and not isinstance(child.padding, str)
         )
-        if (plain_conv or type(module) is nn.Linear) and module is not tail.head:
-            found.append(Tap(name, module))
+        if plain_conv or type(child) is nn.Linear:
+            found.append(Tap(name, child))
     return found
 
 
+class Tapper:
+    """Runs the tail on batch after batch. 3 × 3 convolutions go by Winograd's products, their kernels
+    transformed once: a tapper lives no longer than the tail's weights stay as they are."""
+
+    def __init__(self, tail: Tail, taps: list[Tap]) -> None:
+        self.tail, self.taps = tail, taps
+        # Types are compared exactly: a subclass may compute something else.
+        self._fast = [
+            (t.module, WinogradLayer(t.module, ""))
+            for t in taps
+            if type(t.module) is nn.Conv2d and suits_winograd(t.module)
+        ]
+
+    def __call__(self, x: Tensor) -> Tapped:
+        """Forward on boundary activations ``x`` and, from u = 1, backward."""
+        with torch.enable_grad(), forward_ad_kernels(), self._swapped():
+            return _tap(self.tail, self.taps, x)
+
+    @contextmanager
+    def _swapped(self) -> Iterator[None]:
+        """While it lasts, the fast forms stand in for ``forward``; hooks see no difference."""
+        for module, layer in self._fast:
+            module.forward = partial(_Winograd.apply, layer)  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            for module, _ in self._fast:
+                del module.forward
+
+
+class _Winograd(torch.autograd.Function):
+    """A layer's map and its transpose, (n, c, h, w); no gradient for its weights, which are frozen."""
+
+    @staticmethod
+    def forward(ctx: Any, layer: WinogradLayer, x: Tensor) -> Tensor:
+        ctx.layer = layer
+        return layer.forward(x.permute(0, 2, 3, 1))[0].permute(0, 3, 1, 2)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor]:
+        return None, ctx.layer.pull_back(gradients[0].permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
 def tap(tail: Tail, taps: list[Tap], x: Tensor) -> Tapped:
-    """Run the tail on boundary activations ``x`` forward and, from u = 1, backward."""
-    with torch.enable_grad(), forward_ad_kernels(), _recording(taps) as seen:
+    """One batch through the taps; for more than one, keep a :class:`Tapper`."""
+    return Tapper(tail, taps)(x)
+
+
+def _tap(tail: Tail, taps: list[Tap], x: Tensor) -> Tapped:
+    with recording(taps) as seen:
+        # A clone, because the tail may begin in place; channels last, because all products are.
+        layout = torch.channels_last if x.dim() == 4 else torch.contiguous_format
         x = x.detach().float().requires_grad_(True)
-        features = tail.features(x.clone())  # a clone, because the tail may begin in place
+        features = tail.features(x.clone(memory_format=layout))
         names = [t.name for t in taps if t.name in seen]
         outputs = [seen[name][1] for name in names]
         gradients = (
@@ -114,7 +171,8 @@ def tap(tail: Tail, taps: list[Tap], x: Tensor) -> Tapped:
 
 
 @contextmanager
-def _recording(taps: list[Tap]) -> Iterator[dict[str, tuple[Tensor, Tensor]]]:
+def recording(taps: list[Tap]) -> Iterator[dict[str, tuple[Tensor, Tensor]]]:
+    """While it lasts, every pass writes each tap's (input, output) under its name."""
     seen: dict[str, tuple[Tensor, Tensor]] = {}
 
     def hook(name: str) -> Callable[..., Tensor]:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 import numpy as np
@@ -27,7 +29,22 @@ from efface.tangent.solution import Solution, Status
 from efface.targets import one_hot
 
 RIDGES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.6, 1.0, 3.0, 10.0)
+DEFAULT_RIDGE = 0.2  # λ where there is nothing to choose it on; see docs/method.md
 ROW_BATCH = 16
+
+
+class Calibration(StrEnum):
+    """Where bases and scales came from. Never from user data."""
+
+    CORE = "core records"
+    GIVEN = "given records"
+    STATISTICS = "the network's normalisation statistics"
+    SYNTHETIC = "synthetic images"
+
+    @property
+    def headroom(self) -> float:
+        """How far beyond what was seen user data may reach unsaturated; see ``Quantiser.fit``."""
+        return 2.0 if self in (Calibration.CORE, Calibration.GIVEN) else 4.0
 
 
 @dataclass(frozen=True)
@@ -52,12 +69,13 @@ class CompactUser:
         bits: width of the quantised features, 2 to 16; targets always have 16.
         mu: the ridge μ of (G/n + μI) Θ = B/n. None chooses a total ridge λ = n μ instead, by
             cross-validation on the calibration samples (core data): the best λ depends far less on n
-            than the best μ, and core data are few.
+            than the best μ, and core data are few. Without labels to choose on, ``DEFAULT_RIDGE``.
         target_scale: targets are one-hot times this, minus what stays of the core's logits.
         bases: "core" (leading directions of core data) or "random" (seeded).
         core_weight: how much of the core's logits a fitted model keeps: f = α f_core + Θᵀψ. None lets
             ``MixedLinear.fit`` decide: 0 where core records are replayed (their own rows say it all, and
             the core is overconfident on just these records), else 1.
+        calibration: where bases and scales came from; ``calibrate`` sets it, files keep it.
     """
 
     kind = "compact"
@@ -74,10 +92,12 @@ class CompactUser:
         seed: int = 0,
         total_ridge: float | None = None,
         core_weight: float | None = None,
+        calibration: str | None = None,
     ) -> None:
         self.core, self.num_wanted, self.bits, self.mu = core, features, bits, mu
         self.target_scale, self.bases, self.seed = target_scale, bases, seed
         self.total_ridge, self.core_weight = total_ridge, core_weight
+        self.calibration = None if calibration is None else Calibration(calibration)
         self.projection: Projection | None = None
         self.quantiser: Quantiser | None = None
         self.statistics: Statistics | None = None
@@ -85,17 +105,28 @@ class CompactUser:
 
     # --- from core data ---------------------------------------------------------------------------
 
-    def calibrate(self, activations: Activations, labels: Tensor) -> None:
-        """Bases, scales and (if not given) μ, from core samples; user data never comes here."""
+    def calibrate(
+        self,
+        activations: Activations,
+        labels: Tensor | None,
+        source: Calibration = Calibration.CORE,
+    ) -> None:
+        """Bases, scales and (if not given) the ridge, from core samples or from ``synthetic`` ones.
+
+        User data never comes here. Without ``labels`` there is nothing to choose a ridge on.
+        """
         self.projection = Projection.build(
             self.core.tail, activations, self.num_wanted, bases=self.bases, seed=self.seed
         )
         rows = self.projection.rows(self.core.tail, activations).double().numpy()
-        self.quantiser = Quantiser.fit(rows, self.bits, bias=self.projection.bias)
+        bias = self.projection.bias
+        self.quantiser = Quantiser.fit(rows, self.bits, headroom=source.headroom, bias=bias)
         if self.mu is None and self.total_ridge is None:
             features = self.quantiser.quantise(rows)[0]
-            self.total_ridge = self._choose_ridge(features, labels)
-        self.statistics = self._empty()
+            self.total_ridge = (
+                DEFAULT_RIDGE if labels is None else self._choose_ridge(features, labels)
+            )
+        self.calibration, self.statistics = source, self._empty()
 
     def _choose_ridge(self, features: np.ndarray, labels: Tensor, folds: int = 5) -> float:
         """The largest λ whose ``folds``-fold accuracy on core data is within one standard error of the best.
@@ -106,7 +137,7 @@ class CompactUser:
         """
         position = _folds(labels.numpy(), folds)
         if len(np.unique(position)) < 2:
-            return RIDGES[len(RIDGES) // 2]
+            return DEFAULT_RIDGE
         q, t = self._real(features), self._core_targets(labels)
         right = np.zeros(len(RIDGES))
         for fold in np.unique(position):
@@ -131,7 +162,7 @@ class CompactUser:
         if self.projection is None or self.quantiser is None or self.statistics is None:
             raise EffaceError(
                 "the compact user part has no bases and scales yet.",
-                "fit the core on core records first, or pass calibration=records to fit().",
+                "call model.calibrate() or model.fit() first.",
             )
         return self.projection, self.quantiser, self.statistics
 
@@ -151,11 +182,14 @@ class CompactUser:
         assert self.quantiser is not None
         psi = [np.zeros((0, self.projection.num_features))]
         logits = [np.zeros((0, len(self.core.classes)))]
-        for batch, count in _equal_batches(activations, ROW_BATCH):
-            psi.append(self.projection.rows(self.core.tail, batch)[:count].double().numpy())
-            logits.append(self.core.logits_of(batch)[:count].double().numpy())
-        features, _ = self.quantiser.quantise(np.concatenate(psi))
-        residuals = self._core_targets(labels) - self.kept * np.concatenate(logits)
+        batches = _equal_batches(activations, ROW_BATCH)
+        for rows, pooled in self.projection.row_batches(self.core.tail, batches):
+            psi.append(rows.double().numpy())
+            with torch.no_grad():
+                logits.append(self.core.tail.head(pooled).double().numpy())
+        count = len(activations)  # the last batch was filled up
+        features, _ = self.quantiser.quantise(np.concatenate(psi)[:count])
+        residuals = self._core_targets(labels) - self.kept * np.concatenate(logits)[:count]
         return Rows(features, self.target_quantiser.quantise(residuals)[0])
 
     @property
@@ -197,7 +231,10 @@ class CompactUser:
         statistics = self._require_calibrated()[2]
         statistics.remove(rows.features, rows.targets)
         try:
-            return self.solve()
+            # The certificate will ask for the digest: hashing leaves the interpreter to the solve.
+            with ThreadPoolExecutor(1) as beside:
+                beside.submit(statistics.digest)
+                return self.solve()
         except EffaceError:
             statistics.add(rows.features, rows.targets)
             raise
@@ -261,6 +298,8 @@ class CompactUser:
     @property
     def settings(self) -> dict[str, Any]:
         projection = self.projection
+        # Only where it is known: files of earlier versions have none, and a digest of what they have.
+        known = {} if self.calibration is None else {"calibration": str(self.calibration)}
         return {
             "kind": self.kind,
             "features": self.num_wanted,
@@ -272,6 +311,7 @@ class CompactUser:
             "seed": self.seed,
             "core_weight": self.core_weight,
             "layers": list(projection.names) if projection is not None else None,
+            **known,
         }
 
     @property
@@ -298,8 +338,8 @@ class CompactUser:
         self.statistics = self._empty()
 
 
-def _equal_batches(activations: Activations, size: int) -> Iterator[tuple[Tensor, int]]:
-    """Batches of exactly ``size`` samples and how many count; the last is filled up with repeats.
+def _equal_batches(activations: Activations, size: int) -> Iterator[Tensor]:
+    """Batches of exactly ``size`` samples; the last is filled up with repeats.
 
     Kernels are chosen by shape, and with them the last bit of a result: in a batch of 1 a sample's row
     would not be the one it has in a batch of 16. Forgetting is exact only if rows do not depend on the
@@ -308,7 +348,7 @@ def _equal_batches(activations: Activations, size: int) -> Iterator[tuple[Tensor
     for start in range(0, len(activations), size):
         batch = activations[slice(start, start + size)]
         filler = batch[:1].expand(size - len(batch), *batch.shape[1:])
-        yield torch.cat([batch, filler]), len(batch)
+        yield torch.cat([batch, filler])
 
 
 def _folds(labels: np.ndarray, folds: int) -> np.ndarray:

@@ -90,6 +90,12 @@ class WinogradLayer(Layer):
             return None
         return _input_transpose(torch.bmm(outer, self._core(dy.dtype).transpose(1, 2)), n, h, w)
 
+    def pull_back(self, dy: Tensor) -> Tensor:
+        """(∂φ/∂x)ᵀ dy alone, without the weight's gradient and whatever the inputs were."""
+        n, h, w, _ = dy.shape
+        kernels = self._core(dy.dtype).transpose(1, 2)
+        return _input_transpose(torch.bmm(_output_transpose(dy), kernels), n, h, w)
+
     def _core(self, dtype: torch.dtype) -> Tensor:
         if dtype not in self._kernels:
             self._kernels[dtype] = _kernel_transform(self.weight.to(dtype))
