@@ -22,10 +22,10 @@ from torch import Tensor
 
 from efface import ConjugateGradient, Core, MixedLinear, Preprocess, Records, Stage
 from efface.activations import ActivationCache
-from efface.core import _every_fifth
+from efface.core import every_fifth
 from efface.tangent.operator import TangentOperator
 from efface.tangent.scales import balanced_scales
-from efface.tangent.user import TangentUser
+from efface.tangent.user import PRECONDITIONERS, TangentUser
 from efface.training import train
 
 METHODS = ("last-layer", "compact", "fine-tune", "tangent")
@@ -67,12 +67,12 @@ class Setting:
             records,
             stages,
             calibrate_to=self.args.calibrate_to or None,
-            cache=core._usable(self.cache),
+            cache=core.usable(self.cache),
         )
 
     def tensor(self, records: Records, core: Core | None = None) -> Tensor:
         core = core or self.core
-        rows = core.activations(records, core._usable(self.cache))
+        rows = core.activations(records, core.usable(self.cache))
         return rows[slice(0, len(rows))]
 
     def score(self, logits: Tensor) -> float:
@@ -83,7 +83,7 @@ class Setting:
 
         The core itself has seen all of them: its logits would give the labels away.
         """
-        mask, data = _every_fifth(self.data.core), self.data.core
+        mask, data = every_fifth(self.data.core), self.data.core
         part, rest = data[np.flatnonzero(~mask)], data[np.flatnonzero(mask)]
         trial = self._new_core()
         self._fit(trial, part)
@@ -105,24 +105,25 @@ def run_compact(setting: Setting, features: int, bits: int = 8) -> dict[str, Any
     }
 
 
-def run_tangent(setting: Setting, passes: int, choosing: int) -> dict[str, Any]:
+def run_tangent(
+    setting: Setting, passes: int, choosing: int, preconditioner: str
+) -> dict[str, Any]:
     """Balanced layers; μ chosen on core data with ``choosing`` passes, then ``passes`` on everything."""
-    core = setting.core
-    operator = TangentOperator(core.tail)
-    scales = balanced_scales(operator, setting.tensor(setting.data.core), probes=1)
+    core, public = setting.core, setting.tensor(setting.data.core)
+    scales = balanced_scales(TangentOperator(core.tail), public, probes=1)
     trial, part, rest = setting.held_out()
     x, y = setting.tensor(part, trial), core.labels(part)
     trial_scales = balanced_scales(TangentOperator(trial.tail), x, probes=1)
     chosen: dict[float, float] = {}
     for mu in TANGENT_MUS:
-        user = _tangent(trial, mu, trial_scales, choosing)
+        user = _tangent(trial, mu, trial_scales, choosing, preconditioner, x)
         user.fit(x, y)
         guess = user.logits(setting.tensor(rest, trial)).argmax(1)
         chosen[mu] = float((guess == core.labels(rest)).float().mean())
         print(f"  tangent mu={mu:g}: {chosen[mu]:.3f} on held-out core", flush=True)
     mu = max(chosen, key=lambda m: (chosen[m], m))
     begin = time.monotonic()
-    user = _tangent(core, mu, scales, passes)
+    user = _tangent(core, mu, scales, passes, preconditioner, public)
     solution = user.fit(setting.tensor(setting.user), core.labels(setting.user), _say)
     return {
         "accuracy": setting.score(user.logits(setting.tensor(setting.data.test))),
@@ -135,9 +136,22 @@ def run_tangent(setting: Setting, passes: int, choosing: int) -> dict[str, Any]:
     }
 
 
-def _tangent(core: Core, mu: float, scales: dict[str, float], passes: int) -> TangentUser:
-    solver = ConjugateGradient(tolerance=1e-6, max_passes=passes, refinements=0)
-    return TangentUser(core, mu=mu, scales=scales, solver=solver)
+def _tangent(
+    core: Core,
+    mu: float,
+    scales: dict[str, float],
+    passes: int,
+    preconditioner: str,
+    public: Tensor,
+) -> TangentUser:
+    user = TangentUser(core, mu=mu, scales=scales)
+    user.solver = ConjugateGradient(
+        tolerance=1e-6,
+        max_passes=passes,
+        refinements=0,
+        preconditioner=user.preconditioner(preconditioner, public),
+    )
+    return user
 
 
 def run_fine_tune(setting: Setting, epochs: int) -> dict[str, Any]:
@@ -192,6 +206,9 @@ def main() -> None:
     options.add_argument("--features", type=int, default=14337)
     options.add_argument("--passes", type=int, default=30, help="of CG for the tangent model")
     options.add_argument("--choosing-passes", type=int, default=12)
+    options.add_argument(
+        "--preconditioner", default="none", choices=PRECONDITIONERS, help="of CG, from core data"
+    )
     options.add_argument("--epochs", type=int, default=20, help="of fine-tuning")
     options.add_argument("--core-weight", type=float, help="of the core's logits in compact")
     args = options.parse_args()
@@ -199,6 +216,7 @@ def main() -> None:
     path = args.out or RESULTS / f"accuracy-{name_of(args.data)}.json"
     kept = {} if args.core_weight is None else {"core_weight": args.core_weight}
     kept |= {} if args.calibrate_to == 5.0 else {"calibrate_to": args.calibrate_to}
+    kept |= {} if args.preconditioner == "none" else {"preconditioner": args.preconditioner}
     results = Results(path, {k: getattr(args, k) for k in keys} | kept)
     for seed in args.seeds:
         wanted = [m for m in args.methods if f"{m}/{seed}" not in results]
@@ -211,7 +229,12 @@ def main() -> None:
             value = {
                 "last-layer": lambda: run_compact(setting, 0, 16),  # noqa: B023
                 "compact": lambda: run_compact(setting, args.features),  # noqa: B023
-                "tangent": lambda: run_tangent(setting, args.passes, args.choosing_passes),  # noqa: B023
+                "tangent": lambda: run_tangent(
+                    setting,  # noqa: B023
+                    args.passes,
+                    args.choosing_passes,
+                    args.preconditioner,
+                ),
                 "fine-tune": lambda: run_fine_tune(setting, args.epochs),  # noqa: B023
             }[method]()
             results.put(f"{method}/{seed}", value)

@@ -28,6 +28,8 @@ from efface.audit.readouts import error
 from efface.audit.scene import Samples, Scene
 from efface.forgetting import plan
 from efface.records import Split
+from efface.tangent.operator import TangentOperator
+from efface.tangent.scales import balanced_scales
 from efface.tangent.sgd import largest_eigenvalue
 from efface.tangent.user import TangentUser
 from efface.training import Stage
@@ -79,17 +81,12 @@ class Bench:
         train = found.where(lambda r: r.split != Split.TEST)
         return _limited(train, p.limit) + _limited(found.test, p.test_limit)
 
-    @cached_property
-    def mu(self) -> float:
-        return self.preset.mu(self.name, len(self.records.classes))
-
     @property
     def settings(self) -> dict[str, Any]:
         return self.preset.to_dict() | {
             "data": self.name,
             "backbone": self.backbone.rpartition("/")[2],
             "linearize": self.linearize,
-            "mu": self.mu,
             "paper_epochs": self.paper_epochs,
             "num_train": len(self.records) - len(self.records.test),
             "num_test": len(self.records.test),
@@ -164,7 +161,7 @@ class Bench:
     # --- models -----------------------------------------------------------------------------------
 
     def spot(self, **changes: Any) -> Spot:
-        return replace(Spot(self.preset.core_fraction, self.mu), **changes)
+        return replace(Spot(self.preset.core_fraction, self.preset.mu), **changes)
 
     @lru_cache(maxsize=1)  # noqa: B019
     def trial(self, spot: Spot) -> Trial:
@@ -204,11 +201,12 @@ class Trial:
         self.bench, self.spot = bench, spot
         core, data = bench.core_and_data(spot)
         user = part_of(data.user, spot.size)
-        self.user = TangentUser(core, mu=spot.mu)
-        train, zeros = user + data.core, torch.zeros
-        calibration = bench.tensor(core, data.core if len(data.core) else data.test)
-        self.guarantee = plan(self.user, calibration[:200])
-        classes = len(core.classes)
+        # Scales and σ come from the usual core images, without labels, also where the core saw fewer.
+        public = bench.tensor(core, bench.split(bench.preset.core_fraction, spot.seed).core)
+        scales = balanced_scales(TangentOperator(core.tail), public)
+        self.user = TangentUser(core, mu=spot.mu, scales=scales)
+        self.guarantee = plan(self.user, public)
+        train, classes, zeros = user + data.core, len(core.classes), torch.zeros
         self.scene = Scene(
             self.user,
             self.user.operator,
@@ -230,19 +228,21 @@ class Trial:
     def _key(self, **more: Any) -> dict[str, Any]:
         return {"spot": repr(self.spot), **more}
 
-    def _solver(self, tolerance: float) -> ConjugateGradient:
-        return ConjugateGradient(tolerance=tolerance, max_passes=self.bench.preset.passes)
+    def solver(self, closer: float = 1.0) -> ConjugateGradient:
+        """To what the guarantee asks of a request, or ``closer`` times that with as many more passes."""
+        asked = self.guarantee.gradient_tolerance(self.spot.mu, self.user.operator.d)
+        passes = self.bench.preset.passes * (2 if closer > 1 else 1)
+        return ConjugateGradient(absolute=asked / closer, max_passes=passes)
 
     @cached_property
     def training(self) -> dict[str, Any]:
         """The minimiser on everything, from the best head on."""
-        p = self.bench.preset
 
         def make() -> dict[str, Any]:
             self.bench.say(f"training at {self.spot}")
             begin, problem = time.monotonic(), self.scene.problem(self.scene.everyone)
             start = self.user.best_head(self.scene.train.inputs, self.scene.train.labels)
-            solution = self._solver(p.tolerance).solve(problem, start)
+            solution = self.solver().solve(problem, start)
             rate = 1.0 / largest_eigenvalue(problem, 10)
             return {
                 "weights": solution.value,
@@ -290,8 +290,7 @@ class Trial:
 
         def make() -> dict[str, Any]:
             self.bench.say(f"retraining ({what}) at {self.spot}")
-            absolute = self.guarantee.gradient_tolerance(self.spot.mu, self.user.operator.d) / 10
-            solver = ConjugateGradient(absolute=absolute, max_passes=2 * self.bench.preset.passes)
+            solver = self.solver(closer=10)
             return {"weights": solver.solve(scene.retained_problem, self.weights).value}
 
         return self.bench.kept(self._key(what=what), make)["weights"]

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from bench import Bench
 from figure import Drawing, Figure, Results, Values, by_name, judged, mean, percent, seeds, spread
-from presets import paper_ridge
 
 from efface import Stage
 from efface.audit.readouts import error
@@ -24,7 +23,6 @@ from efface.report.html import Table
 from efface.targets import one_hot
 from efface.training import train
 
-WEIGHT_DECAY = 1e-5  # the paper's, for this figure
 RATE = {"cnn": 0.01}  # of fine-tuning, by network; pretrained ones take less
 TITLES = {
     "core": "core alone",
@@ -67,8 +65,7 @@ def last_layer(bench: Bench, seed: int) -> Values:
 
 
 def mixed_linear(bench: Bench, seed: int) -> Values:
-    mu = paper_ridge(WEIGHT_DECAY, len(bench.records.classes))
-    trial = bench.trial(bench.spot(seed=seed, mu=mu))
+    trial = bench.trial(bench.spot(seed=seed, mu=bench.preset.accuracy_mu))
     training = {key: trial.training[key] for key in ("passes", "status", "seconds")}
     return {"error": trial.test_errors(trial.weights)[0], **training}
 

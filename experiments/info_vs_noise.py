@@ -64,8 +64,8 @@ def parts(bench: Bench) -> dict[str, Callable[[], Values]]:
 
 
 def sgd_passes(bench: Bench, epochs: int) -> float:
-    """Of all requests by SGD: the epochs, and two gradients in float64 that take about four each."""
-    return bench.preset.requests * (epochs + 8)
+    """Of all requests by SGD: the epochs, two gradients, and about four for one in float64 at the end."""
+    return bench.preset.requests * (epochs + 2) + 4
 
 
 def passes(bench: Bench) -> float:

@@ -18,8 +18,8 @@ from efface.report.html import Table
 
 def parts(bench: Bench) -> dict[str, Callable[[], Values]]:
     return {
-        f"mu-{factor * bench.mu:g}/{seed}": partial(
-            forgotten, bench, bench.spot(mu=factor * bench.mu, seed=seed)
+        f"mu-{factor * bench.preset.mu:g}/{seed}": partial(
+            forgotten, bench, bench.spot(mu=factor * bench.preset.mu, seed=seed)
         )
         for seed in seeds(bench)
         for factor in bench.preset.mus

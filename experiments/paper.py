@@ -30,8 +30,9 @@ How this differs from the paper, everywhere:
 - Fewer images, and none of the paper's data sets in full: see the settings of each run below. The paper's own
   settings are `--preset paper`.
 - The last block and the head are linearised; the paper says "the final layers".
-- Its weight decays λ (1e-3 or 5e-4) are taken beside an MSE loss that is a mean over images and c
-  classes, which makes them μ = λ c / 2 in our normalisation; the ridge figure covers two decades around it.
+- The layers are balanced: each tensor's tangents are scaled to a mean squared norm of 1 on core images. In
+  the plain parameters the head dwarfs the layers below it, and no procedure gets far in a few passes; here
+  the paper's has its best chance. μ is in these units.
 - The paper's SGD runs at the step 1/λmax(H), the largest that is sure to be stable, not at its printed rates:
   those belong to its own scaling of the loss. Momentum is 0.9 unless said otherwise (0.999, as printed, is
   there too). An epoch of 64-image batches has fewer steps on a smaller set.

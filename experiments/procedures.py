@@ -6,7 +6,6 @@ import torch
 from bench import Procedure, Trial
 from torch import Tensor
 
-from efface import ConjugateGradient
 from efface.audit.baselines import Forgotten, fisher
 from efface.audit.scene import Scene
 from efface.tangent.forgetting import PaperForgetting
@@ -17,7 +16,12 @@ def paper(epochs: int, *, momentum: float = 0.9, complete: bool = True) -> Proce
 
     def run(trial: Trial, scene: Scene, weights: Tensor) -> Forgotten:
         how = PaperForgetting(
-            epochs=epochs, lr=trial.rate, momentum=momentum, complete=complete, seed=trial.spot.seed
+            epochs=epochs,
+            lr=trial.rate,
+            momentum=momentum,
+            complete=complete,
+            seed=trial.spot.seed,
+            dtype=None,  # what is certified is recomputed on the last state
         )
         state = how.solve(scene.retained_problem, weights).value
         return Forgotten(state, state)
@@ -36,10 +40,7 @@ def fisher_noise(trial: Trial, scene: Scene, weights: Tensor) -> Forgotten:
 
 def solved(trial: Trial, scene: Scene, weights: Tensor) -> Forgotten:
     """Conjugate gradients to the guarantee; as far as the budget goes where it is not reached."""
-    g = trial.guarantee
-    tolerance = g.gradient_tolerance(trial.spot.mu, scene.operator.d)
-    solver = ConjugateGradient(absolute=tolerance, max_passes=trial.bench.preset.passes)
-    state = solver.solve(scene.retained_problem, weights).value
+    state = trial.solver().solve(scene.retained_problem, weights).value
     generator = torch.Generator().manual_seed(trial.spot.seed)  # repeatable: this is an experiment
     noise = torch.randn(len(state), generator=generator, dtype=torch.float64)
-    return Forgotten(state + g.sigma * noise, state)
+    return Forgotten(state + trial.guarantee.sigma * noise, state)

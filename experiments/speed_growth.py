@@ -38,9 +38,13 @@ def at_size(bench: Bench, size: float) -> Values:
     trial = bench.trial(bench.spot(size=size))
     problem = trial.scene.problem(trial.scene.everyone)
     problem.gradient(problem.zeros())  # fills the cache: not part of an epoch
-    epoch = _seconds(lambda: SGD(epochs=1, lr=1e-6).solve(problem)) - _seconds(
-        lambda: problem.gradient(problem.zeros())
+    two, one = (
+        min(_seconds(lambda e=e: SGD(epochs=e, lr=1e-6).solve(problem)) for _ in range(2))
+        for e in (2, 1)
     )
+    epoch = max(
+        two - one, one / 10
+    )  # the difference, but never the nothing that a busy machine may give
     values = {"num_train": problem.n, "retrain": bench.preset.sgd_epochs * epoch, "epoch": epoch}
     for name, how in (
         ("paper", procedures.paper(bench.paper_epochs)),
