@@ -29,6 +29,7 @@ from efface.audit.scene import Samples, Scene
 from efface.forgetting import plan
 from efface.records import Split
 from efface.tangent.operator import TangentOperator
+from efface.tangent.preconditioners import Preconditioner
 from efface.tangent.scales import balanced_scales
 from efface.tangent.sgd import largest_eigenvalue
 from efface.tangent.user import TangentUser
@@ -94,8 +95,10 @@ class Bench:
         }
 
     def split(self, fraction: float, seed: int = 0, whole_class: bool = False) -> Records:
-        """``whole_class`` moves the core records of :attr:`forgotten_class` to the user ones."""
-        records = self.records.with_core_fraction(fraction, seed)
+        """The data's own core split does not count. ``whole_class`` moves the core records of
+        :attr:`forgotten_class` to the user ones."""
+        plain = [r if r.split == Split.TEST else replace(r, split=Split.USER) for r in self.records]
+        records = Records(plain, self.records.classes).with_core_fraction(fraction, seed)
         if not whole_class:
             return records
         moved = [
@@ -202,10 +205,14 @@ class Trial:
         core, data = bench.core_and_data(spot)
         user = part_of(data.user, spot.size)
         # Scales and σ come from the usual core images, without labels, also where the core saw fewer.
-        public = bench.tensor(core, bench.split(bench.preset.core_fraction, spot.seed).core)
-        scales = balanced_scales(TangentOperator(core.tail), public)
+        # They are never asked to be forgotten: scales and preconditioner would remember them.
+        shown = bench.split(bench.preset.core_fraction, spot.seed, spot.whole_class).core
+        self.public = bench.tensor(core, shown)
+        scales = balanced_scales(TangentOperator(core.tail), self.public)
         self.user = TangentUser(core, mu=spot.mu, scales=scales)
-        self.guarantee = plan(self.user, public)
+        self.guarantee = plan(self.user, self.public)
+        known = set(shown.ids)
+        self.private = np.array([r.id not in known for r in user])
         train, classes, zeros = user + data.core, len(core.classes), torch.zeros
         self.scene = Scene(
             self.user,
@@ -232,7 +239,13 @@ class Trial:
         """To what the guarantee asks of a request, or ``closer`` times that with as many more passes."""
         asked = self.guarantee.gradient_tolerance(self.spot.mu, self.user.operator.d)
         passes = self.bench.preset.passes * (2 if closer > 1 else 1)
-        return ConjugateGradient(absolute=asked / closer, max_passes=passes)
+        return ConjugateGradient(
+            absolute=asked / closer, max_passes=passes, preconditioner=self.preconditioner
+        )
+
+    @cached_property
+    def preconditioner(self) -> Preconditioner:
+        return self.user.preconditioner("nystrom", self.public, rank=self.bench.preset.rank)
 
     @cached_property
     def training(self) -> dict[str, Any]:
@@ -270,7 +283,7 @@ class Trial:
         p, labels = self.bench.preset, self.scene.train.labels[: self.scene.num_user]
         if self.spot.whole_class:
             return [(labels == 0).nonzero()[:, 0]]
-        order = np.random.default_rng(self.spot.seed).permutation(self.scene.num_user)
+        order = np.random.default_rng(self.spot.seed).permutation(np.flatnonzero(self.private))
         size = max(1, round(p.share * len(self.scene.train)))
         cut = [np.sort(order[k * size : (k + 1) * size]) for k in range(p.requests)]
         return [torch.from_numpy(positions) for positions in cut]
@@ -321,6 +334,18 @@ class Trial:
         kept = self.bench.kept(self._key(what="run", name=name), make)
         steps = [*kept["steps"][:-1], kept["steps"][-1] | {"gradient_norm": kept["norm"]}]
         return Run(kept["state"], kept["release"], tuple(steps))
+
+    def at_once(self, procedure: Procedure) -> Run:
+        """All requests as one, from the trained weights."""
+        scene, begin = self.forgotten, time.monotonic()
+        before = scene.retained_problem.passes
+        done = procedure(self, scene, self.weights)
+        step = {
+            "seconds": time.monotonic() - begin,
+            "passes": scene.retained_problem.passes - before,
+            "gradient_norm": self.gradient_norm(done.state),
+        }
+        return Run(done.state, done.weights, (step,))
 
     # --- what is read -----------------------------------------------------------------------------
 

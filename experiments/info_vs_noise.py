@@ -69,7 +69,7 @@ def sgd_passes(bench: Bench, epochs: int) -> float:
 
 
 def passes(bench: Bench) -> float:
-    train, solve = 60, 25 * bench.preset.requests
+    train, solve = 30, 15 * bench.preset.requests
     return bench.preset.seeds * (2 * train + sgd_passes(bench, bench.paper_epochs) + solve)
 
 

@@ -19,6 +19,7 @@ class Preset:
         limit: training images used, equally many a class; None takes all.
         side: images are scaled and cropped to this many pixels; None is the network's own size.
         passes: budget of conjugate gradients for training, and for one solved request.
+        rank: of the Nyström preconditioner of conjugate gradients, from core images.
         sgd_epochs: what one retraining costs the paper; only its time is extrapolated from one epoch.
         epochs: of a request, for info-vs-epochs; the paper's own number is always among them.
         sigmas: noise in units of the σ that moves a logit by 2 % of the target scale.
@@ -38,6 +39,7 @@ class Preset:
     core_fraction: float = 0.3
     features: int = 4096
     passes: int = 500
+    rank: int = 50
     sgd_epochs: int = 50
     tune_epochs: int = 50
     epochs: tuple[int, ...] = (1, 2, 3, 4, 6, 10)
@@ -66,9 +68,9 @@ PRESETS = {
         Preset("paper"),
         Preset(
             "small",
-            limit=300,
+            limit=200,
             test_limit=500,
-            seeds=2,
+            seeds=1,
             features=2048,
             passes=150,
             tune_epochs=20,
@@ -76,7 +78,7 @@ PRESETS = {
             sigmas=(1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0),
             mus=(0.1, 1.0, 10.0),
             relearn=60,
-            canaries=60,
+            canaries=0,
         ),
         Preset(
             "tiny",

@@ -34,8 +34,8 @@ def original(trial: Trial, scene: Scene, weights: Tensor) -> Forgotten:
 
 
 def fisher_noise(trial: Trial, scene: Scene, weights: Tensor) -> Forgotten:
-    noisy = fisher(scene, weights, trial.spot.seed)
-    return Forgotten(noisy, noisy)
+    """Noise on the release; the state does not move."""
+    return Forgotten(fisher(scene, weights, trial.spot.seed), weights)
 
 
 def solved(trial: Trial, scene: Scene, weights: Tensor) -> Forgotten:

@@ -83,7 +83,8 @@ def retrained(bench: Bench, spot: Spot) -> Values:
 
 def measure(bench: Bench, spot: Spot, kept: str, procedure: Procedure) -> Values:
     trial = bench.trial(spot)
-    run = trial.run(kept, procedure)
+    # Noise does not add up to forgetting: Fisher's is put on once, for all requests together.
+    run = trial.at_once(procedure) if kept == "fisher" else trial.run(kept, procedure)
     adds_noise = kept in ("fisher", "original", "solved")  # by itself, or never
     released = run.release if adds_noise else _noisy(trial, run.state, 0)
     values = _read(bench, spot, run.state, released)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 
 class Residual(nn.Module):
@@ -74,6 +78,8 @@ def fold_batchnorm(module: nn.Module) -> nn.Module:
 
     With frozen statistics, BN(Wx + b) = W'x + b' where W' = W·γ/s, b' = (b − m)·γ/s + β,
     s = √(v + eps). Computed in float64 so that folding costs no accuracy. In place; returns module.
+    What the statistics said of the outputs, mean β and variance γ²v/s², is kept beside the weights for
+    ``matched_statistics``; it is no part of the state dict.
     """
     for child in module.children():
         fold_batchnorm(child)
@@ -118,7 +124,55 @@ def _folded(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> nn.Conv2d:
     )
     folded.weight = nn.Parameter(weight.to(conv.weight.dtype))
     folded.bias = nn.Parameter(bias.to(conv.weight.dtype))
+    mean = norm.bias.detach().clone() if norm.affine else torch.zeros_like(norm.running_mean)
+    spread = (norm.running_var.double().sqrt() * scale.abs()).to(mean.dtype)
+    folded.register_buffer("output_mean", mean, persistent=False)
+    folded.register_buffer("output_std", spread, persistent=False)
     return folded
+
+
+@contextmanager
+def matched_statistics(module: nn.Module) -> Iterator[int]:
+    """Within, strange inputs have the statistics of the data the network was pretrained on.
+
+    The input of every BatchNorm, or the output of the convolution it was folded into, is brought to the
+    running mean and variance, channel by channel over the batch: x ← (x − m_b)/s_b · s + m. Yields how
+    many layers do so; 0 if the network has no such statistics.
+    """
+    handles = []
+    for layer in module.modules():
+        if isinstance(layer, _BatchNorm) and layer.running_mean is not None:
+            handles.append(layer.register_forward_pre_hook(_match_input))
+        elif "output_mean" in layer._buffers:
+            handles.append(layer.register_forward_hook(_match_output))
+    try:
+        yield len(handles)
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def drop_statistics(module: nn.Module) -> None:
+    """Take away what folding kept: once other weights are loaded it is no longer true."""
+    for layer in module.modules():
+        for name in ("output_mean", "output_std"):
+            layer._buffers.pop(name, None)
+            layer._non_persistent_buffers_set.discard(name)
+
+
+def _match_input(norm: _BatchNorm, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    return (_matched(inputs[0], norm.running_mean, norm.running_var.sqrt()), *inputs[1:])
+
+
+def _match_output(layer: nn.Module, _: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    return _matched(output, layer.output_mean, layer.output_std)  # type: ignore[arg-type]
+
+
+def _matched(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    # eps only keeps a channel that is constant over the batch from dividing by zero.
+    return F.batch_norm(x, None, None, std, mean, training=True, eps=1e-12)
 
 
 def leaky_activations(module: nn.Module, slope: float) -> int:

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from efface import blocks, files
@@ -88,7 +90,7 @@ class Core:
         self.freeze()
 
     def _feature_width(self, steps: Sequence[Any]) -> int:
-        side = self._side
+        side = self.image_side
         x = torch.zeros(1, self.backbone.preprocess.channels, side, side)
         try:
             with torch.no_grad():
@@ -107,7 +109,7 @@ class Core:
         return int(x.shape[1])
 
     @property
-    def _side(self) -> int:
+    def image_side(self) -> int:
         """The side of the images that come in, as far as the preprocessing fixes it."""
         return self.backbone.preprocess.crop or self.backbone.preprocess.resize or 8
 
@@ -160,12 +162,12 @@ class Core:
         of the core records and τ = argmin Σ‖τ z − y‖² is taken on the rest (z, y centred over classes,
         y = ``target`` · one-hot). A positive factor changes no prediction of the core.
         """
-        held_out = _every_fifth(records)
+        held_out = every_fifth(records)
         trial = copy.deepcopy(self)
         rest = records[(~held_out).nonzero()[0]]
         trial.fit(rest, stages, calibrate_to=None, cache=cache)
         test = records[held_out.nonzero()[0]]
-        z = trial.logits_of(trial.activations(test, trial._usable(cache))).double()
+        z = trial.logits_of(trial.activations(test, trial.usable(cache))).double()
         y = one_hot(torch.from_numpy(test.labels), len(self.classes), target)
         z, y = z - z.mean(1, keepdim=True), y - y.mean(1, keepdim=True)
         power = float((z * z).sum())
@@ -175,8 +177,11 @@ class Core:
         self.report.append(f"core logits scaled by {factor:.4g} (found on held-out core records)")
         return factor
 
-    def _usable(self, cache: ActivationCache | None) -> ActivationCache | None:
-        """After a stage that trained the prefix, the caller's cache is that of the old one."""
+    def usable(self, cache: ActivationCache | None) -> ActivationCache | None:
+        """``cache`` if its activations are those of this core, else None.
+
+        After a stage that trained the prefix, the caller's cache is that of the old one.
+        """
         known = cache is not None and cache.prefix_digest == self.prefix_digest
         return cache if known else None
 
@@ -200,7 +205,7 @@ class Core:
             inputs = self.images(records)
         else:
             network = self.tail
-            inputs = _tensor(self.activations(records, self._usable(cache)))
+            inputs = _tensor(self.activations(records, self.usable(cache)))
         if stage.train == "head":
             with torch.no_grad():
                 inputs = torch.cat([self.tail.features(_copy(x)) for x in inputs.split(64)])
@@ -266,7 +271,7 @@ class Core:
         parts = []
         for start in range(0, len(todo), batch_size):
             batch = records[todo[start : start + batch_size]]
-            rows = self._prefix(_filled(self.images(batch), batch_size))[: len(batch)]
+            rows = self.boundary(_filled(self.images(batch), batch_size))[: len(batch)]
             if cache is None:
                 parts.append(rows)
             else:
@@ -278,16 +283,17 @@ class Core:
             return cache.rows(records.digests)
         return torch.cat(parts) if parts else torch.zeros(0, *self.boundary_shape)
 
-    def _prefix(self, images: Tensor) -> Tensor:
+    def boundary(self, images: Tensor) -> Tensor:
+        """The prefix on preprocessed images, (n, *boundary_shape)."""
         with forward_ad_kernels():
             return self.prefix(images.to(memory_format=torch.channels_last)).contiguous()
 
     @property
     def boundary_shape(self) -> tuple[int, ...]:
         """Shape of one record's boundary activation."""
-        image = torch.zeros(1, self.backbone.preprocess.channels, self._side, self._side)
+        image = torch.zeros(1, self.backbone.preprocess.channels, self.image_side, self.image_side)
         with torch.no_grad():
-            return tuple(self._prefix(image).shape[1:])
+            return tuple(self.boundary(image).shape[1:])
 
     def cache(self, directory: Path | str, dtype: str = "float32") -> ActivationCache:
         """The activation cache for this core's prefix below ``directory``."""
@@ -412,6 +418,7 @@ class Core:
                 module.load_state_dict(part)
             except RuntimeError as error:
                 raise FormatError(f"core weights do not fit the network: {error}") from error
+            blocks.drop_statistics(module)
         self.freeze()
 
     def __repr__(self) -> str:
@@ -421,9 +428,7 @@ class Core:
         )
 
 
-def _stack(arrays: list) -> Any:
-    import numpy as np
-
+def _stack(arrays: list[np.ndarray]) -> np.ndarray:
     return np.stack(arrays) if arrays else np.zeros((0, 1, 1, 1), dtype=np.float32)
 
 
@@ -442,10 +447,11 @@ def _filled(images: Tensor, size: int) -> Tensor:
     return torch.cat([images, images[:1].expand(missing, *images.shape[1:])]) if missing else images
 
 
-def _every_fifth(records: Records) -> Any:
-    """A mask of about one record in five of every class, in the order of their content digests."""
-    import numpy as np
+def every_fifth(records: Records) -> NDArray[np.bool_]:
+    """A mask of about one record in five of every class, in the order of their content digests.
 
+    For holding core records out: it depends on the records' content alone, and a class of one has none.
+    """
     mask = np.zeros(len(records), dtype=bool)
     for label in np.unique(records.labels):
         members = sorted(np.flatnonzero(records.labels == label), key=lambda i: records.digests[i])

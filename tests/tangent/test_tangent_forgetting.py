@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,12 +13,16 @@ from tests.reference import explicit_jacobian, ridge_gradient, ridge_hessian, ri
 from torch import Tensor, nn
 
 from efface import bounds
+from efface.errors import EffaceError
 from efface.tangent.forgetting import PaperForgetting, SolvedForgetting
+from efface.tangent.kfac import Kfac
 from efface.tangent.operator import TangentOperator
+from efface.tangent.preconditioners import Nystrom, Preconditioner
 from efface.tangent.problem import RidgeProblem
 from efface.tangent.scales import balanced_scales
 from efface.tangent.sgd import SGD, minibatches
 from efface.tangent.solution import Status
+from efface.tangent.user import PRECONDITIONERS, TangentUser
 from efface.targets import one_hot
 
 MU = 0.05
@@ -120,6 +125,22 @@ def test_solved_forgetting_is_retraining(name: str, tolerance: float) -> None:
     assert off <= bounds.distance_bound(solution.residual_norm, MU) * (1 + 1e-6)  # rounding
     assert bounds.distance_bound(solution.residual_norm, MU) <= tolerance / MU
     assert off < float((e.minimiser() - e.minimiser(e.keep)).norm())
+
+
+@some_cases
+@pytest.mark.parametrize("kind", ["nystrom", "kfac"])
+def test_a_preconditioner_from_public_samples_ends_in_the_same_place(name: str, kind: str) -> None:
+    """It may cost or save passes, but the minimiser is that of the retained samples."""
+    e = explicit(name)
+    problem, public = e.problem(), cases.BY_NAME[name].inputs(20, seed=5)
+    built: Preconditioner = (
+        Kfac.build(problem.operator, public, MU, dtype=torch.float64)
+        if kind == "kfac"
+        else Nystrom.build(RidgeProblem(problem.operator, public, torch.zeros(20, 3), MU), 20)
+    )
+    solution = SolvedForgetting(preconditioner=built).solver(1e-9).solve(problem, e.minimiser())
+    assert solution.status is Status.CONVERGED
+    assert distance(solution.value, e.minimiser(e.keep)) < 1e-6
 
 
 def test_forgotten_targets_times_1000_leave_nothing_behind() -> None:
@@ -315,3 +336,24 @@ def test_scales_are_a_change_of_variables() -> None:
     a = plain.jvp(plain.prepare(e.x, torch.float64), w)
     b = scaled.jvp(scaled.prepare(e.x, torch.float64), shrunk)
     torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+
+
+# --- the user part builds preconditioners ---------------------------------------------------------
+
+
+def user_of(name: str = "cnn") -> TangentUser:
+    return TangentUser(SimpleNamespace(tail=cases.tail(name), classes=("a", "b", "c")), mu=MU)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", PRECONDITIONERS)
+def test_a_user_part_builds_each_preconditioner_from_activations_alone(kind: str) -> None:
+    user, e = user_of(), explicit()
+    built = user.preconditioner(kind, cases.BY_NAME["cnn"].inputs(20, seed=5), rank=20)
+    assert type(built).__name__ == {"none": "Identity"}.get(kind, kind.capitalize())
+    solution = SolvedForgetting(preconditioner=built).solver(1e-8).solve(e.problem(), e.minimiser())
+    assert solution.ok
+
+
+def test_an_unknown_preconditioner_is_named_with_the_known_ones() -> None:
+    with pytest.raises(EffaceError, match=r"'magic'.*none, nystrom, kfac"):
+        user_of().preconditioner("magic", torch.zeros(1, 2, 6, 5))

@@ -25,6 +25,7 @@ from efface.model import MixedLinear
 from efface.records import Records
 from efface.tangent.cg import ConjugateGradient
 from efface.tangent.dense import jacobian_rows
+from efface.tangent.kfac import Kfac
 from efface.tangent.operator import TangentOperator
 from efface.tangent.problem import RidgeProblem
 from efface.tangent.sgd import largest_eigenvalue
@@ -32,6 +33,7 @@ from efface.tangent.user import TangentUser
 from efface.targets import one_hot
 from efface.training_set import select
 
+EXPLICIT_BYTES = 2 << 30  # of Jacobian rows that are built at once
 LOGIT_NOISE = 0.02  # of the target scale: how far the noise of a release moves a logit
 
 
@@ -176,17 +178,33 @@ class Scene:
 
     @cached_property
     def curvature(self) -> Tensor:
-        """diag H_r = diag(1/n Σ J_iᵀJ_i) + μ, (d,), from explicit rows of J; one pass."""
+        """diag H_r = diag(1/n Σ J_iᵀJ_i) + μ, (d,), from explicit rows of J; probed where these are large."""
         problem = self.retained_problem
         if self.shared:
             squares = problem.activations[slice(None)].double().square().mean(0)  # (k,)
             return squares.repeat(problem.targets.shape[1]) + problem.mu
+        if 32 * problem.targets.shape[1] * problem.d * 8 > EXPLICIT_BYTES:
+            return probed_diagonal(problem) + problem.mu
         total = problem.zeros()
         for start in range(0, problem.n, 32):
             inputs = problem.activations[slice(start, start + 32)]
             batch = self.operator.prepare(inputs, torch.float64)
             total += jacobian_rows(problem, batch).square().sum(0)
         return total / problem.n + problem.mu
+
+    def kfac(self, v: Tensor) -> Tensor:
+        """P⁻¹ v, P the K-FAC curvature of the retained data. For shared features P = A ⊗ I + μI, and one
+        Cholesky of A + μI is cheaper than its eigenvectors."""
+        problem = self.retained_problem
+        if not self.shared:
+            kfac = Kfac.build(self.operator, problem.activations, problem.mu, dtype=torch.float64)
+            return kfac.apply(v)
+        rows = problem.activations[slice(None)].double()  # (n, k)
+        factor = torch.linalg.cholesky(
+            rows.T @ rows / problem.n + problem.mu * torch.eye(rows.shape[1], dtype=rows.dtype)
+        )
+        per_class = v.view(-1, rows.shape[1])  # (c, k)
+        return torch.cholesky_solve(per_class.T, factor).T.reshape(-1)
 
     @cached_property
     def step(self) -> float:
@@ -260,6 +278,22 @@ class Scene:
         features = np.asarray(samples.inputs[slice(None)]) / self.user.quantiser.scale
         targets = self.user.target_quantiser.quantise(self.targets(samples).numpy())[0]
         return Rows(np.rint(features).astype(self.user.quantiser.dtype), targets)
+
+
+def probed_diagonal(problem: RidgeProblem, probes: int = 8, batch_size: int = 16) -> Tensor:
+    """An estimate of diag(1/n Σ J_iᵀJ_i), (d,), in ``probes`` backward passes; never negative.
+
+    For independent u_i with E u_i u_iᵀ = I the mean of (Σ_i J_iᵀu_i)², taken entry by entry, is the diagonal
+    of Σ_i J_iᵀJ_i. Its relative standard deviation is about √(2 · batch_size / (probes · n)).
+    """
+    generator, total = torch.Generator().manual_seed(0), problem.zeros()
+    for start in range(0, problem.n, batch_size):
+        inputs = problem.activations[slice(start, start + batch_size)]
+        batch = problem.operator.prepare(inputs, problem.dtype)
+        for _ in range(probes):
+            u = torch.randn(batch.outputs.shape, generator=generator, dtype=problem.dtype)
+            total += problem.operator.vjp(batch, u).double().square()
+    return total / (probes * problem.n)
 
 
 def _compact_samples(user: CompactUser, rows: Rows, labels: Tensor) -> Samples:

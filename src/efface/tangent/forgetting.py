@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from efface.tangent.cg import ConjugateGradient
+from efface.tangent.preconditioners import Identity, Preconditioner
 from efface.tangent.problem import RidgeProblem
 from efface.tangent.sgd import SGD, Progress, minibatches
 from efface.tangent.solution import Solution, Status
@@ -25,7 +26,8 @@ class PaperForgetting:
     or 4 from 0.025. Momentum 0.999 cannot contract in so few steps (errata 15); 0.9 is what was probably
     meant, and both are here. ``snapshots`` > 1 recomputes g_r after each run of ``epochs``, which makes it
     SVRG (errata 17); g_r is then in float64, the steps in the problem's type. ``complete=False`` estimates
-    g_r from the minibatch too: plain fine-tuning.
+    g_r from the minibatch too: plain fine-tuning. A ``dtype`` of None is faster where nothing is certified:
+    the residual then has the floor of float32.
     """
 
     epochs: int = 3
@@ -36,6 +38,9 @@ class PaperForgetting:
     snapshots: int = 1
     complete: bool = True
     seed: int = 0
+    dtype: torch.dtype | None = (
+        torch.float64
+    )  # of g_r and of the residual; None is the problem's own
 
     def solve(
         self, problem: RidgeProblem, start: Tensor, *, progress: Progress | None = None
@@ -49,7 +54,7 @@ class PaperForgetting:
         if diverged:
             advice = f"learning rate {self.lr} is too large for this problem: lower it."
             return Solution(w, Status.DIVERGED, float("inf"), problem.passes - before, advice)
-        residual = float(problem.gradient(w, torch.float64).norm())
+        residual = float(problem.gradient(w, self.dtype).norm())
         return Solution(w, Status.FIXED_BUDGET, residual, problem.passes - before)
 
     def _outer(
@@ -59,7 +64,7 @@ class PaperForgetting:
         w = start.double().clone()
         limit = 1e3 * max(float(w.norm()), float(problem.targets.norm()), 1.0)
         for k in range(self.snapshots):
-            gradient = problem.gradient(w, torch.float64)
+            gradient = problem.gradient(w, self.dtype)
             w = w - self._step(problem, gradient, self.seed + k, progress)
             if not float(w.norm()) < limit:
                 return w, True
@@ -98,9 +103,17 @@ class PaperForgetting:
 
 @dataclass(frozen=True)
 class SolvedForgetting:
-    """Warm-started conjugate gradients, run until ‖g_r‖ ≤ the tolerance that the guarantee needs."""
+    """Warm-started conjugate gradients, run until ‖g_r‖ ≤ the tolerance that the guarantee needs.
+
+    ``preconditioner`` must come from core data or from data that stay (``TangentUser.preconditioner``):
+    one built from the forgotten records would be a copy of what they did to the curvature. It changes
+    how many passes a request takes, not where it ends, and is held in memory alone.
+    """
 
     max_passes: int = 2000
+    preconditioner: Preconditioner = Identity()  # noqa: RUF009 - frozen and stateless
 
     def solver(self, tolerance: float) -> ConjugateGradient:
-        return ConjugateGradient(absolute=tolerance, max_passes=self.max_passes)
+        return ConjugateGradient(
+            absolute=tolerance, max_passes=self.max_passes, preconditioner=self.preconditioner
+        )

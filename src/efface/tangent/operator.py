@@ -48,7 +48,7 @@ class TangentOperator:
     def __init__(
         self, tail: nn.Module, *, fast: bool = True, scales: Mapping[str, float] | None = None
     ) -> None:
-        self.layout = Layout.of(tail)
+        self.tail, self.layout = tail, Layout.of(tail)
         self.layer = lower(tail) if fast else OpaqueLayer(tail, "")
         self.scales = dict.fromkeys(self.layout.names, 1.0) | dict(scales or {})
 

@@ -36,26 +36,34 @@ class Nystrom(Preconditioner):
     mu: float
 
     @classmethod
-    def build(cls, problem: RidgeProblem, rank: int, seed: int = 0) -> Nystrom:
+    def build(
+        cls, problem: RidgeProblem, rank: int, seed: int = 0, dtype: torch.dtype | None = None
+    ) -> Nystrom:
+        """From ``rank`` products with ``problem``; the basis is kept in ``dtype``, the problem's own
+        unless given (d·s numbers are gigabytes for a large tail)."""
         rank = min(rank, problem.d)
         generator = torch.Generator().manual_seed(seed)
         test = torch.randn(problem.d, rank, generator=generator, dtype=torch.float64)
         test = torch.linalg.qr(test).Q
-        sketch = torch.stack(
-            [problem.product(test[:, j]) - problem.mu * test[:, j] for j in range(rank)], dim=1
-        )
+        sketch = torch.empty_like(test)
+        for j in range(rank):
+            v = test[:, j].contiguous()
+            sketch[:, j] = problem.product(v) - problem.mu * v
         # A tiny shift keeps the small Cholesky positive definite; it is taken off again below. It has
         # to cover the products' own rounding.
         shift = max(1e-9, 100 * torch.finfo(problem.dtype).eps) * float(sketch.norm())
-        sketch = sketch + shift * test
+        sketch.add_(test, alpha=shift)
         small = test.T @ sketch
         factor = torch.linalg.cholesky((small + small.T) / 2)
         half = torch.linalg.solve_triangular(factor, sketch.T, upper=False).T  # (d, s)
-        basis, singular, _ = torch.linalg.svd(half, full_matrices=False)
-        return cls(basis, (singular.square() - shift).clamp_min(0), problem.mu)
+        # The shift keeps halfᵀ half well conditioned, so its eigenvectors serve for an SVD of the tall.
+        values, vectors = torch.linalg.eigh(half.T @ half)
+        values, vectors = values.flip(0), vectors.flip(1)
+        basis = (half @ (vectors / values.sqrt())).to(dtype or problem.dtype)
+        return cls(basis, (values - shift).clamp_min(0), problem.mu)
 
     def apply(self, r: Tensor) -> Tensor:
-        inside = self.basis.T @ r
+        inside = (self.basis.T @ r.to(self.basis.dtype)).double()
         tail = float(self.eigenvalues[-1]) + self.mu
         scaled = inside * (tail / (self.eigenvalues + self.mu) - 1)
-        return r + self.basis @ scaled
+        return r + self.basis @ scaled.to(self.basis.dtype)

@@ -10,14 +10,18 @@ from torch import Tensor
 
 from efface.activations import Activations
 from efface.core import Core
-from efface.errors import FormatError
+from efface.errors import EffaceError, FormatError
 from efface.lastlayer import ridge, with_ones
 from efface.tangent.cg import ConjugateGradient
+from efface.tangent.kfac import Kfac
 from efface.tangent.operator import TangentOperator
+from efface.tangent.preconditioners import Identity, Nystrom, Preconditioner
 from efface.tangent.problem import RidgeProblem
 from efface.tangent.sgd import Progress
 from efface.tangent.solution import Solution
 from efface.targets import one_hot
+
+PRECONDITIONERS = ("none", "nystrom", "kfac")
 
 
 class Solver(Protocol):
@@ -113,6 +117,23 @@ class TangentUser:
         views[names[0]].copy_(theta[:-1].T)
         views[names[1]].copy_(theta[-1])
         return start
+
+    def preconditioner(
+        self, kind: str, activations: Activations, *, rank: int = 50
+    ) -> Preconditioner:
+        """P ≈ H for conjugate gradients, from samples that never have to be forgotten: core samples,
+        or at most those that stay.
+
+        ``nystrom`` takes ``rank`` passes over them and keeps rank · d numbers, ``kfac`` about 8 and two
+        matrices a layer; ``none`` is the identity. No labels are needed: H has none.
+        """
+        if kind not in PRECONDITIONERS:
+            known = ", ".join(PRECONDITIONERS)
+            raise EffaceError(f"unknown preconditioner {kind!r}.", f"use one of {known}.")
+        if kind == "nystrom":
+            labels = torch.zeros(len(activations), dtype=torch.int64)
+            return Nystrom.build(self.problem(activations, labels), rank)
+        return Kfac.build(self.operator, activations, self.mu) if kind == "kfac" else Identity()
 
     def logits(self, activations: Activations) -> Tensor:
         """f_core + J w in float32, (n, c). With w = 0 these are the core's logits bit for bit."""
