@@ -299,7 +299,9 @@ def test_no_core_records_for_an_untrained_network(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def pretrained(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("resnet")
-    cases.tiny("resnet-bottleneck").save_pretrained(folder)
+    net = cases.tiny("resnet-bottleneck")
+    cases.randomised(net)
+    net.save_pretrained(folder)
     size = {"size": {"shortest_edge": 16}, "crop_size": 16}
     (folder / "preprocessor_config.json").write_text(json.dumps(size))
     return f"hf:{folder}"

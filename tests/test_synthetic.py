@@ -113,7 +113,7 @@ def fitted(core: Core, records: Records, **options: object) -> MixedLinear:
         (normalised(), Calibration.STATISTICS),
         (Core("cnn", classes=CLASSES), Calibration.SYNTHETIC),
         (
-            Core(cases.tiny("vit"), classes=CLASSES, preprocess=Preprocess(8, 8)),
+            Core(cases.randomised(cases.tiny("vit")), classes=CLASSES, preprocess=Preprocess(8, 8)),
             Calibration.SYNTHETIC,
         ),
     ],
