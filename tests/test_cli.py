@@ -20,6 +20,7 @@ from efface.cli import app, guarded
 from efface.commands import REGISTRY
 from efface.commands.evaluate import measure, wilson
 from efface.errors import GuaranteeError, LedgerError
+from efface.model import MixedLinear
 from efface.progress import Mode, part, show
 from efface.workspace import Workspace
 
@@ -316,7 +317,9 @@ def test_no_core_records_for_a_pretrained_network(pretrained: str, tmp_path: Pat
     values = values_of(result)
     assert values["records"]["core"] == 0
     assert values["compact"]["calibration"] == "the network's normalisation statistics"
-    assert values["compact"]["saturated"] < 0.01 * values["compact"]["values"]
+    user, rows = MixedLinear.load(tmp_path / "m").user, Workspace(tmp_path / "m").data.rows
+    assert values["compact"]["saturated"] == user.num_saturated(rows)
+    assert values["compact"]["values"] == rows.features.size + rows.targets.size
     shown = efface("train", data, *words, "--out", tmp_path / "n").stdout
     assert "bases and scales from the network's normalisation statistics" in shown
     owner = efface("forget", tmp_path / "m", "--id", Workspace(tmp_path / "m").records.ids[0])
