@@ -310,7 +310,7 @@ def test_rows_are_known_by_content_not_by_name(tmp_path: Path) -> None:
     network = core()
     cache = network.cache(tmp_path)
     network.activations(cases.records_of(images, labels, name="x"), cache)
-    with mock.patch.object(network, "_prefix", side_effect=AssertionError):  # nothing to compute
+    with mock.patch.object(network, "boundary", side_effect=AssertionError):  # nothing to compute
         network.activations(cases.records_of(images, labels, name="other names "), cache)
     assert len(cache) == 4
     brighter = cases.records_of(255 - images, labels, name="x")  # the same names, other pictures
