@@ -24,6 +24,7 @@ from efface.targets import one_hot
 from efface.training import train
 
 RATE = {"cnn": 0.01}  # of fine-tuning, by network; pretrained ones take less
+ONE_SEED = 2.0  # points: about the standard error of one score on 500 images
 TITLES = {
     "core": "core alone",
     "last-layer": "last layer",
@@ -122,6 +123,7 @@ def verdict(results: Results) -> str:
     linear, last = found["mixed-linear"], found["last-layer"]
     gain = 100 * (mean(last, "error") - mean(linear, "error"))
     noise = 100 * float(np.hypot(spread(linear, "error"), spread(last, "error")))
+    noise = max(noise, 0.0 if len(linear) > 1 else ONE_SEED)
     short_ = sum(row["status"] != "converged" for row in linear)
     note = f" ({short_} of {len(linear)} solves stopped short of their tolerance)" if short_ else ""
     return (

@@ -112,7 +112,7 @@ def verdict(results: Results) -> str:
         f"The information {falls} with epochs: {short(nats[0])} nats measured when nothing is done, "
         f"{short(nats[best])} at best ({best} epochs). The solved procedure leaves "
         f"{short(mean(solved, 'information_nats_estimate'))} after {mean(solved, 'passes'):.0f} passes. "
-        f"The test error never shows the difference: {percent(found[best], 'test_error')} against "
+        f"Test error: {percent(found[best], 'test_error')} against "
         f"{percent(solved, 'test_error')}."
     )
 

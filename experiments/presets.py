@@ -82,6 +82,7 @@ PRESETS = {
         ),
         Preset(
             "tiny",
+            mu=1e-4,
             limit=250,
             test_limit=100,
             seeds=1,
@@ -96,7 +97,7 @@ PRESETS = {
             core_fractions=(0.0, 0.3),
             sizes=(0.5, 1.0),
             relearn=20,
-            canaries=20,
+            canaries=60,
             noise_draws=1,
         ),
     )

@@ -144,8 +144,12 @@ def subtitle(settings: dict[str, Any]) -> str:
     return (
         f"{settings['backbone']}, {settings['num_train']} training and {settings['num_test']} test images "
         f"of {settings['num_classes']} classes, {settings['requests']} requests of "
-        f"{100 * settings['share']:g} %, μ = {settings['mu']:g}, preset {settings['name']}"
+        f"{100 * settings['share']:g} %{_side(settings)}, μ = {settings['mu']:g}, preset {settings['name']}"
     )
+
+
+def _side(settings: dict[str, Any]) -> str:
+    return f", images of {settings['side']} pixels" if settings.get("side") else ""
 
 
 def markdown(table: Table) -> str:
