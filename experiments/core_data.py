@@ -54,7 +54,7 @@ def draw(results: Results) -> list[Drawing]:
             "Information left after the paper's forgetting, against the core's share of the task.",
         ),
         Drawing(
-            lines(errors, scale, Scale("test error", percent=True)),
+            lines(errors, scale, Scale("test error", percent=True, low=0.0)),
             "Test error against the core's share of the task.",
             "error",
         ),

@@ -67,14 +67,15 @@ def draw(results: Results) -> list[Drawing]:
         )
         for kind, word in (("estimate", "measured"), ("bound", "proved"))
     ]
-    levels = {"solved (ours), proved": mean(solved, "information_nats_bound")}
+    least = mean(solved, "information_nats_bound")
+    levels = {"solved (ours), proved": least}
     scale = Scale("epochs of forgetting a request")
     information = lines(
-        curves, scale, Scale("remaining information (nats)", log=True), levels=levels
+        curves, scale, Scale("remaining information (nats)", log=True, low=least / 3), levels=levels
     )
     errors = [Line("the paper's SGD", x, [mean(rows, "test_error") for rows in found.values()])]
     levels = {"retrained": mean(solved, "retrained_error")}
-    error = lines(errors, scale, Scale("test error", percent=True), levels=levels)
+    error = lines(errors, scale, Scale("test error", percent=True, low=0.0), levels=levels)
     return [
         Drawing(
             information, "Information left at the planned σ against epochs; 0 is doing nothing."

@@ -89,7 +89,7 @@ def draw(results: Results) -> list[Drawing]:
         errors.append(Line(title, *at_each_sigma(rows, "test_error")))
     sigma = Scale("noise σ", log=True)
     information = lines(curves, sigma, Scale("remaining information (nats)", log=True))
-    error = lines(errors, sigma, Scale("test error", percent=True))
+    error = lines(errors, sigma, Scale("test error", percent=True, low=0.0))
     return [
         Drawing(information, "Remaining information against noise: measured and proved."),
         Drawing(error, "Test error against noise.", "error"),

@@ -73,7 +73,7 @@ def draw(results: Results) -> list[Drawing]:
             "Information left after the paper's forgetting, against μ.",
         ),
         Drawing(
-            lines(errors, scale, Scale("test error", percent=True)),
+            lines(errors, scale, Scale("test error", percent=True, low=0.0)),
             "Test error against μ.",
             "error",
         ),

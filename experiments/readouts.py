@@ -179,7 +179,11 @@ def draw(results: Results) -> list[Drawing]:
             labels, values, errors=errors, band=band, ylabel=title, percent=as_percent, title=title
         )
         drawings.append(
-            Drawing(svg, f"{title}; the band is the retrained model.", key.replace("_", "-"))
+            Drawing(
+                svg,
+                f"{title}; the band is the retrained tangent model (compact has its own).",
+                key.replace("_", "-"),
+            )
         )
     return drawings
 
