@@ -30,15 +30,23 @@ class Results:
                 raise EffaceError(
                     f"{path} was made with other settings.", "move it away, or use another --out."
                 )
-            self.values["results"] = old["results"]
+            self.values |= {key: old[key] for key in ("results", "complete") if key in old}
 
     def __contains__(self, name: str) -> bool:
         return name in self.values["results"]
 
-    def put(self, name: str, value: dict[str, Any]) -> None:
-        self.values["results"][name] = value
+    def finish(self) -> None:
+        """Nothing is missing any more."""
+        self.values["complete"] = True
+        self._write()
+
+    def _write(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.write_text(json.dumps(self.values, indent=1, sort_keys=True) + "\n")
+
+    def put(self, name: str, value: dict[str, Any]) -> None:
+        self.values["results"][name] = value
+        self._write()
         if self.show:
             print(f"{name}: {json.dumps(value)}", flush=True)
 

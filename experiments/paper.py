@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from common import RESULTS
-from reproduce import FIGURES, markdown, subtitle
+from reproduce import FIGURES, finished, markdown, subtitle
 
 PAGE = Path(__file__).parents[1] / "docs" / "paper.md"
 DATA = ("digits", "cub40", "caltech101", "cifar10-subset")
@@ -46,7 +46,7 @@ How this differs from the paper, everywhere:
 
 def page() -> str:
     """The whole page."""
-    runs = {name: _load(RESULTS / name) for name in DATA if (RESULTS / name).is_dir()}
+    runs = {name: finished(RESULTS / name) for name in DATA if (RESULTS / name).is_dir()}
     text = [HEAD.rstrip(), "## Settings", _settings(runs), "## Verdicts", _summary(runs)]
     for name, figure in FIGURES.items():
         text += [f"## {figure.title}", f"**The paper:** {figure.claim}"]
@@ -65,11 +65,6 @@ def page() -> str:
 def first_drawing(name: str, results: dict[str, Any]) -> str:
     drawing = FIGURES[name].draw(results)[0].name
     return f"{name}-{drawing}.svg" if drawing else f"{name}.svg"
-
-
-def _load(folder: Path) -> dict[str, Any]:
-    paths = {name: folder / f"{name}.json" for name in FIGURES}
-    return {name: json.loads(path.read_text()) for name, path in paths.items() if path.is_file()}
 
 
 def _settings(runs: dict[str, Any]) -> str:

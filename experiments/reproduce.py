@@ -80,16 +80,16 @@ def measure(bench: Bench, figures: Sequence[Figure], out: Path, say: Callable[[s
                 begin = time.monotonic()
                 kept[figure.name].put(name, part())
                 say(f"  {name}: {time.monotonic() - begin:.0f} s")
+        kept[figure.name].finish()
 
 
-def present(out: Path, figures: Sequence[Figure] | None = None) -> dict[str, Any]:
-    """Draw, tabulate and judge whatever results ``out`` holds; nothing is measured here."""
-    figures = list(FIGURES.values()) if figures is None else figures
-    found = {
-        f.name: json.loads((out / f"{f.name}.json").read_text()) for f in figures if _has(out, f)
-    }
+def present(out: Path) -> dict[str, Any]:
+    """Draw, tabulate and judge the figures in ``out`` that are complete; nothing is measured here."""
+    found = finished(out)
     if not found:
-        raise EffaceError(f"{out} holds no results.", "run efface reproduce with this --out first.")
+        raise EffaceError(
+            f"{out} holds no results of a complete figure.", "run efface reproduce with this --out."
+        )
     sections, text = [], [_heading(found)]
     for name, whole in found.items():
         figure, results = FIGURES[name], whole["results"]
@@ -109,18 +109,11 @@ def present(out: Path, figures: Sequence[Figure] | None = None) -> dict[str, Any
     return {"report": str(report.write(out / "report.html")), "figures": list(found)}
 
 
-def verdicts(out: Path) -> dict[str, tuple[str, Table]]:
-    """For docs/paper.md: what each figure in ``out`` says."""
-    found = {}
-    for name, figure in FIGURES.items():
-        if _has(out, figure):
-            results = json.loads((out / f"{name}.json").read_text())["results"]
-            found[name] = (figure.verdict(results), figure.table(results))
-    return found
-
-
-def _has(out: Path, figure: Figure) -> bool:
-    return (out / f"{figure.name}.json").is_file()
+def finished(out: Path) -> dict[str, Any]:
+    """The JSON of each figure in ``out`` whose parts were all measured."""
+    paths = {name: out / f"{name}.json" for name in FIGURES}
+    found = {name: json.loads(path.read_text()) for name, path in paths.items() if path.is_file()}
+    return {name: whole for name, whole in found.items() if whole.get("complete")}
 
 
 def _svg_name(figure: str, drawing: str) -> str:

@@ -101,7 +101,7 @@ def test_other_settings_do_not_mix_with_old_results(folder: Path) -> None:
     [
         (["figure-9"], "no figure"),
         (["all", "--preset", "huge"], "no preset"),
-        (["all", "--draw-only"], "holds no results"),
+        (["all", "--draw-only"], "holds no results of"),
     ],
 )
 def test_bad_input_names_what_is_there(arguments: list[str], said: str, tmp_path: Path) -> None:
