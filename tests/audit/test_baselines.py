@@ -9,6 +9,7 @@ import torch
 from tests.audit.scenes import model, records, scene
 
 from efface.audit.baselines import METHODS, Claim, method, methods_for
+from efface.audit.scene import probed_diagonal
 from efface.errors import EffaceError
 from efface.model import MixedLinear
 
@@ -80,6 +81,21 @@ def test_kfac_curvature_does_not_know_the_forgotten() -> None:
     wild = replace(s, train=replace(s.train, inputs=inputs))
     v = torch.ones(s.operator.d, dtype=torch.float64)
     assert torch.equal(wild.kfac(v), s.kfac(v))
+
+
+def test_the_probed_diagonal_is_near_the_explicit_one_and_nearer_with_more_probes() -> None:
+    s = scene("tangent")
+    problem, exact = s.retained_problem, s.curvature - s.retained_problem.mu
+
+    def off(probes: int) -> float:
+        found = probed_diagonal(problem, probes)
+        assert bool((found >= 0).all())
+        assert float(found.sum()) == pytest.approx(float(exact.sum()), rel=0.2)
+        return float((found - exact).norm() / exact.norm())
+
+    few, many = off(2), off(32)
+    assert many < 0.2
+    assert many < 0.6 * few
 
 
 def test_the_curvature_is_the_diagonal_of_the_hessian() -> None:
