@@ -8,9 +8,9 @@ from functools import partial
 from bench import Bench
 from figure import Drawing, Figure, Results, Values, by_name, judged, mean, percent, seeds, short
 from info_vs_noise import sgd_passes
-from l2 import forgotten
+from l2 import against, forgotten
 
-from efface.report.figures import Line, Scale, lines
+from efface.report.figures import Scale
 from efface.report.html import Table
 
 
@@ -34,31 +34,9 @@ def _sorted(results: Results) -> list[list[Values]]:
 
 
 def draw(results: Results) -> list[Drawing]:
-    groups = _sorted(results)
-    x = [mean(rows, "fraction") for rows in groups]
-    curves = [
-        Line(word, x, [mean(rows, f"information_nats_{kind}") for rows in groups])
-        for kind, word in (("estimate", "measured"), ("bound", "proved"))
-    ]
-    errors = [
-        Line(word, x, [mean(rows, key) for rows in groups])
-        for key, word in (
-            ("core_error", "core alone"),
-            ("test_error", "mixed-linear, after forgetting"),
-        )
-    ]
+    errors = {"core_error": "core alone", "test_error": "mixed-linear, after forgetting"}
     scale = Scale("share of the task in the core data", percent=True)
-    return [
-        Drawing(
-            lines(curves, scale, Scale("remaining information (nats)", log=True)),
-            "Information left after the paper's forgetting, against the core's share of the task.",
-        ),
-        Drawing(
-            lines(errors, scale, Scale("test error", percent=True, low=0.0)),
-            "Test error against the core's share of the task.",
-            "error",
-        ),
-    ]
+    return against(_sorted(results), "fraction", scale, "the core's share of the task", errors)
 
 
 def table(results: Results) -> Table:

@@ -55,29 +55,32 @@ def _sorted(results: Results) -> list[list[Values]]:
     return sorted(by_name(results).values(), key=lambda rows: rows[0]["mu"])
 
 
-def draw(results: Results) -> list[Drawing]:
-    groups = _sorted(results)
-    x = [mean(rows, "mu") for rows in groups]
+def against(
+    groups: list[list[Values]], key: str, scale: Scale, name: str, errors: dict[str, str]
+) -> list[Drawing]:
+    """Information left after the paper's forgetting, and test errors (key: label), against ``key``."""
+    x = [mean(rows, key) for rows in groups]
     curves = [
         Line(word, x, [mean(rows, f"information_nats_{kind}") for rows in groups])
         for kind, word in (("estimate", "measured"), ("bound", "proved"))
     ]
-    errors = [
-        Line("after forgetting", x, [mean(rows, "test_error") for rows in groups]),
-        Line("retrained", x, [mean(rows, "retrained_error") for rows in groups]),
-    ]
-    scale = Scale("ridge μ", log=True)
+    tests = [Line(word, x, [mean(rows, e) for rows in groups]) for e, word in errors.items()]
     return [
         Drawing(
             lines(curves, scale, Scale("remaining information (nats)", log=True)),
-            "Information left after the paper's forgetting, against μ.",
+            f"Information left after the paper's forgetting, against {name}.",
         ),
         Drawing(
-            lines(errors, scale, Scale("test error", percent=True, low=0.0)),
-            "Test error against μ.",
+            lines(tests, scale, Scale("test error", percent=True, low=0.0)),
+            f"Test error against {name}.",
             "error",
         ),
     ]
+
+
+def draw(results: Results) -> list[Drawing]:
+    errors = {"test_error": "after forgetting", "retrained_error": "retrained"}
+    return against(_sorted(results), "mu", Scale("ridge μ", log=True), "μ", errors)
 
 
 def table(results: Results) -> Table:
