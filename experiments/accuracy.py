@@ -36,17 +36,19 @@ RATES = (0.002, 0.01)
 class Setting:
     """One seed: the split, the trained core, and the activations that all methods share."""
 
-    def __init__(self, args: Any, seed: int) -> None:
+    def __init__(self, args: Any, seed: int, *, train_core: bool = True) -> None:
         self.data = Records.open(args.data, core_fraction=args.core_fraction, seed=seed)
         prep = Preprocess(resize=args.resize, crop=224) if args.resize else None
         self.args, self.prep = args, prep
         self.core = self._new_core()
         self.cache: ActivationCache | None = self.core.cache(args.cache) if args.cache else None
         begin = time.monotonic()
-        self.core.activations(self.data, self.cache, progress=_say)
+        wanted = self.data if train_core else self.data.core
+        self.core.activations(wanted, self.cache, progress=_say)
         print(f"activations: {time.monotonic() - begin:.0f} s", flush=True)
         begin = time.monotonic()
-        self._fit(self.core, self.data.core)
+        if train_core:
+            self._fit(self.core, self.data.core)
         self.core_seconds = time.monotonic() - begin
         if self.cache is not None:
             self.cache = self.core.cache(args.cache)  # another one if the prefix was trained
@@ -59,6 +61,7 @@ class Setting:
             linearize=self.args.linearize,
             leaky_slope=self.args.leaky_slope,
             preprocess=self.prep,
+            mirror=self.args.mirror,
         )
 
     def _fit(self, core: Core, records: Records) -> None:
@@ -213,9 +216,11 @@ def main() -> None:
     options.add_argument("--core-weight", type=float, help="of the core's logits in compact")
     args = options.parse_args()
     keys = ("core_fraction", "linearize", "leaky_slope", "resize", "features", "passes", "epochs")
-    path = args.out or RESULTS / f"accuracy-{name_of(args.data)}.json"
+    mirrored = "-mirror" if args.mirror else ""
+    path = args.out or RESULTS / f"accuracy-{name_of(args.data)}{mirrored}.json"
     kept = {} if args.core_weight is None else {"core_weight": args.core_weight}
     kept |= {} if args.calibrate_to == 5.0 else {"calibrate_to": args.calibrate_to}
+    kept |= {"mirror": True} if args.mirror else {}
     kept |= {} if args.preconditioner == "none" else {"preconditioner": args.preconditioner}
     results = Results(path, {k: getattr(args, k) for k in keys} | kept)
     for seed in args.seeds:

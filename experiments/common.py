@@ -73,6 +73,7 @@ def parser(description: str) -> argparse.ArgumentParser:
     result.add_argument("--leaky-slope", type=float, default=0.01)
     result.add_argument("--calibrate-to", type=float, default=5.0, help="0: logits as trained")
     result.add_argument("--resize", type=int, help="short side before the central crop")
+    result.add_argument("--mirror", action="store_true", help="read every image mirrored, too")
     result.add_argument("--out", type=Path, help="the JSON file to write")
     return result
 

@@ -17,6 +17,7 @@ from efface.backbone import Backbone
 from efface.blocks import GlobalMean, MeanToken, Residual, fold_batchnorm, leaky_activations
 from efface.families import Step, cut
 from efface.images import ArrayImage, digest_of
+from efface.mirror import MirroredTail
 from efface.preprocess import Preprocess
 from efface.records import Record, Records, Split
 from efface.tail import Tail
@@ -296,6 +297,16 @@ class Plain(nn.Module):
         return self.head(self.norm(x).mean(dim=(2, 3)))
 
 
+def mirrored(plain: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
+    """The same layers as a tail of two views."""
+
+    def build() -> nn.Module:
+        *steps, (_, head) = plain().named_children()
+        return MirroredTail([Step(name, module) for name, module in steps], head)  # type: ignore[arg-type]
+
+    return build
+
+
 def traced() -> nn.Module:
     return tail_of(Plain(), "block.a", "block.a")
 
@@ -324,6 +335,11 @@ CASES = [
     Case("dinov2", hf_tail("dinov2"), (5, 6)),
     Case("swin", hf_tail("swin"), (16, 8)),
     Case("traced module", traced, (3, 4, 4)),
+    Case("mirrored cnn", mirrored(cnn), (2, 2, 6, 5)),
+    Case("mirrored features", mirrored(smooth_activations), (2, 4)),
+    Case("mirrored tokens", mirrored(hf_tail("vit")), (2, 5, 6)),
+    Case("mirrored windows", mirrored(hf_tail("swin")), (2, 16, 8)),
+    Case("mirrored, folded", mirrored(hf_tail("resnet-bottleneck", folded=True)), (2, 8, 3, 3)),
 ]
 BY_NAME = {case.name: case for case in CASES}
 

@@ -223,3 +223,19 @@ class Ridge:
         at_optimum = (self.x @ w - self.y) ** 2 / 2 + self.mu * w @ w / 2
         lowest = self.y**2 / 2 * self.mu / (self.mu + np.sum(self.x**2, axis=1))
         return float(np.mean(at_optimum - lowest))
+
+
+def cross_validated_ridge(
+    rows: np.ndarray, targets: np.ndarray, fold: np.ndarray, ridges: Sequence[float]
+) -> float:
+    """The ridge λ of least squared error on held-out folds, each by (ΨᵀΨ + λI)⁻¹ ΨᵀT."""
+    errors = []
+    for ridge in ridges:
+        total = 0.0
+        for held_out in sorted(set(fold.tolist())):
+            seen, unseen = fold != held_out, fold == held_out
+            system = rows[seen].T @ rows[seen] + ridge * np.eye(rows.shape[1])
+            theta = np.linalg.solve(system, rows[seen].T @ targets[seen])
+            total += float(((rows[unseen] @ theta - targets[unseen]) ** 2).sum())
+        errors.append(total)
+    return ridges[errors.index(min(errors))]

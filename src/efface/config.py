@@ -78,6 +78,7 @@ class CoreConfig(_Table):
     linearize: str = Field(default="last-block", min_length=1)
     leaky_slope: float = Field(default=0.01, ge=0, lt=1)
     fold_batchnorm: bool = True
+    mirror: bool = False
     calibrate_to: float = Field(default=0.0, ge=0)
     resize: int | None = Field(default=None, ge=0)
     crop: int | None = Field(default=None, ge=0)
@@ -93,6 +94,7 @@ class CoreConfig(_Table):
             linearize=self.linearize,
             leaky_slope=self.leaky_slope or None,
             fold_batchnorm=self.fold_batchnorm,
+            mirror=self.mirror,
             seed=self.seed,
         )
 

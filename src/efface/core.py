@@ -20,6 +20,7 @@ from efface.activations import ActivationCache, Activations
 from efface.backbone import Backbone, forward_ad_kernels, load_backbone
 from efface.digests import tensors_digest
 from efface.errors import BackboneError, EffaceError, FormatError, RecordError
+from efface.mirror import MirroredPrefix, MirroredTail
 from efface.preprocess import Preprocess
 from efface.records import Records
 from efface.tail import Tail
@@ -39,6 +40,8 @@ class Core:
         leaky_slope: ReLU becomes LeakyReLU of this slope in the tail (the paper's change; None keeps it).
         fold_batchnorm: fold frozen BatchNorms into their convolutions (faster; the user weights are then
             perturbations of the folded weights).
+        mirror: read every image twice, as it is and mirrored, and average the features: better where left
+            and right do not matter (birds, not digits), at twice the time an image.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class Core:
         linearize: str = "last-block",
         leaky_slope: float | None = 0.01,
         fold_batchnorm: bool = True,
+        mirror: bool = False,
         preprocess: Preprocess | None = None,
         seed: int = 0,
         source: dict[str, Any] | None = None,
@@ -68,6 +72,7 @@ class Core:
         )
         self.backbone, self.classes, self.linearize = loaded, tuple(classes), linearize
         self.leaky_slope, self.fold, self.seed = leaky_slope, fold_batchnorm, seed
+        self.mirror = mirror
         self._split(loaded)
         self.report: list[str] = []
         self.records: Records | None = None  # what it was fitted on; not saved
@@ -75,12 +80,13 @@ class Core:
     def _split(self, backbone: Backbone) -> None:
         at = backbone.boundary(self.linearize)
         steps = copy.deepcopy(backbone.steps)
-        self.prefix = nn.Sequential(*[s.module for s in steps[:at]]).eval()
+        prefix, tail = (MirroredPrefix, MirroredTail) if self.mirror else (nn.Sequential, Tail)
+        self.prefix = prefix(*[s.module for s in steps[:at]]).eval()
         width = self._feature_width(steps)
         head = nn.Linear(width, len(self.classes))
         nn.init.zeros_(head.weight)
         nn.init.zeros_(head.bias)
-        self.tail = Tail(steps[at:], head).eval()
+        self.tail: Tail = tail(steps[at:], head).eval()
         if self.fold:
             blocks.fold_batchnorm(self.prefix)
             blocks.fold_batchnorm(self.tail)
@@ -343,6 +349,8 @@ class Core:
             "fold_batchnorm": self.fold,
             "preprocess": self.backbone.preprocess.to_dict(),
             "seed": self.seed,
+            # Only where it is on: a core without it keeps the digest it has always had.
+            **({"mirror": True} if self.mirror else {}),
         }
 
     @property
@@ -406,6 +414,7 @@ class Core:
             linearize=values["linearize"],
             leaky_slope=values["leaky_slope"],
             fold_batchnorm=values["fold_batchnorm"],
+            mirror=values.get("mirror", False),
             preprocess=Preprocess.from_dict(values["preprocess"]),
             seed=values["seed"],
             source=values["source"] or None,

@@ -14,6 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests import cases
+from tests.reference import cross_validated_ridge
 
 from efface.compact.user import RIDGES, ROW_BATCH, CompactUser, Rows, _equal_batches
 from efface.core import Core
@@ -295,6 +296,25 @@ def test_the_chosen_ridge_is_one_of_the_grid_and_shared_by_all_rows(core: Core) 
     assert user.ridge_mu == user.total_ridge / 20
     user.remove(rows.select(np.arange(15)))
     assert user.ridge_mu == user.total_ridge / 5
+
+
+@pytest.mark.parametrize("shuffled", [0, 20, 60])
+def test_the_chosen_ridge_has_the_least_squared_error_on_held_out_core_data(
+    core: Core, shuffled: int
+) -> None:
+    """The more labels are wrong, the larger it is."""
+    labels = core.labels(CORE_RECORDS).clone()
+    labels[:shuffled] = labels[:shuffled][torch.randperm(len(labels[:shuffled]))]
+    user = CompactUser(core, features=FEATURES)
+    user.calibrate(core.activations(CORE_RECORDS), labels)
+    rows = user.rows(core.activations(CORE_RECORDS), labels).features * user.quantiser.scale
+    targets = user.target_scale * np.eye(len(core.classes))[labels.numpy()]
+    fold = np.zeros(len(labels), dtype=np.int64)  # the i-th record of a class is in fold i mod 5
+    for label in range(len(core.classes)):
+        members = np.flatnonzero(labels.numpy() == label)
+        fold[members] = np.arange(len(members)) % 5
+    assert user.total_ridge == cross_validated_ridge(rows, targets, fold, RIDGES)
+    assert (user.total_ridge > 0.1) == bool(shuffled)
 
 
 def test_one_core_record_a_class_cannot_choose(core: Core) -> None:

@@ -14,7 +14,7 @@ from tests.reference import feature_gradients
 from torch import Tensor, nn
 
 from efface.blocks import GlobalMean
-from efface.compact.projection import Projection, leading_directions
+from efface.compact.projection import LEAST_SIGMA, Projection, leading_directions, whitened
 from efface.compact.taps import Tap, tap, taps_of
 from efface.errors import BackboneError, EffaceError, FormatError
 from efface.families import Step
@@ -85,7 +85,7 @@ def test_all_dense_layers_below_the_head_are_tapped(name: str) -> None:
 def test_a_full_projection_loses_nothing(name: str) -> None:
     """With square orthonormal bases ‖ψ_l‖ = ‖∂(1ᵀh)/∂W_l‖_F / c_l."""
     x = inputs(name)
-    projection = Projection.build(float_tail(name), x.float(), 10**6)
+    projection = Projection.build(float_tail(name), x.float(), 10**6, whiten=0)
     parts = split(projection, projection.rows(float_tail(name), x.float()).double())[2:]
     for i, (layer, part) in enumerate(zip(projection.names, parts, strict=True)):
         gradient = feature_gradients(cases.tail(name), layer, x) / projection.part_scales[i + 1]
@@ -220,10 +220,11 @@ def test_a_batch_that_is_not_the_samples_is_refused() -> None:
 @pytest.mark.parametrize("bases", ["core", "random"])
 def test_bases_are_orthonormal_and_parts_have_unit_norm_on_core_data(name: str, bases: str) -> None:
     x = inputs(name, 30, seed=5).float()
-    projection = Projection.build(float_tail(name), x, 150, bases=bases)
+    projection = Projection.build(float_tail(name), x, 150, bases=bases, whiten=0)
     for basis in (*projection.inputs, *projection.gradients):
         gram = basis.double().T @ basis.double()
         torch.testing.assert_close(gram, torch.eye(len(gram), dtype=gram.dtype), rtol=0, atol=1e-5)
+    projection = Projection.build(float_tail(name), x, 150, bases=bases)
     pooled, _, *parts = split(projection, projection.rows(float_tail(name), x).double())
     for part in (pooled, *parts):
         assert float(part.square().sum(1).mean()) == pytest.approx(1, rel=1e-3)  # float32
@@ -245,7 +246,7 @@ def test_core_bases_are_the_leading_eigenvectors() -> None:
 def test_core_bases_catch_more_than_random_ones() -> None:
     name, x = "resnet bottleneck", inputs("resnet bottleneck", 30, seed=5).float()
     sizes = {
-        bases: Projection.build(float_tail(name), x, 25, bases=bases).part_scales[1:]
+        bases: Projection.build(float_tail(name), x, 25, bases=bases, whiten=0).part_scales[1:]
         for bases in ("core", "random")
     }
     assert (sizes["core"] > sizes["random"]).all()  # the norms before they are scaled to 1
@@ -297,7 +298,8 @@ def test_calibration_samples_are_spread_over_the_data() -> None:
     class_a[:, 0], class_b[:, 3] = 1, 1
     layers: OrderedDict[str, nn.Module] = OrderedDict(linear=nn.Linear(4, 4), tanh=nn.Tanh())
     tail = tail_of(nn.Sequential(layers))
-    projection = Projection.build(tail, torch.cat([class_a, class_b]), 9, max_samples=4)
+    both = torch.cat([class_a, class_b])
+    projection = Projection.build(tail, both, 9, max_samples=4, whiten=0)
     caught = projection.inputs[0].square().sum(1)  # the share of each direction
     assert projection.inputs[0].shape == (4, 2)
     torch.testing.assert_close(caught, torch.tensor([1.0, 0.0, 0.0, 1.0]), rtol=0, atol=1e-4)
@@ -385,3 +387,26 @@ def test_projecting_is_multiplying_the_rows(name: str) -> None:
 def test_a_tap_knows_its_size() -> None:
     conv = Tap("c", nn.Conv2d(3, 5, (2, 4)))
     assert (conv.width, conv.outputs) == (24, 5)
+
+
+# --- whitening ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("exponent", [0.0, 0.5, 0.75, 1.0])
+def test_whitening_divides_by_a_power_of_the_spread(exponent: float) -> None:
+    rows = torch.randn(400, 6, generator=torch.Generator().manual_seed(0)) * torch.arange(1.0, 7)
+    basis = leading_directions(rows, 4, 0)
+    before = (rows @ basis).square().mean(0).sqrt()
+    after = (rows @ whitened(basis, rows, exponent)).square().mean(0).sqrt()
+    torch.testing.assert_close(after, before ** (1 - exponent))
+
+
+def test_whitening_does_not_blow_up_what_is_not_there() -> None:
+    rows = torch.randn(50, 4, generator=torch.Generator().manual_seed(0)) * torch.tensor(
+        [1, 1, 1, 0]
+    )
+    basis = torch.eye(4)
+    found = whitened(basis, rows, 1.0)
+    largest = float((rows @ basis).square().mean(0).sqrt().max())
+    assert float(found[3, 3]) == pytest.approx(1 / (LEAST_SIGMA * largest))
+    assert torch.equal(whitened(basis, torch.zeros(5, 4), 1.0), basis)

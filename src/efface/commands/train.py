@@ -36,6 +36,7 @@ BACKBONE = "cnn, hf:DIR_OR_ID, timm:NAME or torch:module.path:callable. Default:
 LINEARIZE = (
     "Where the tail begins: head, last-block, last-stage, all or a step. Default: last-block."
 )
+MIRROR = "Read every image mirrored, too, and average the features. Default: off."
 FRACTION = "Move user records into core until it holds this share. Default: as the data says."
 REPLAY = "Use core records again in the user fit. Default: on."
 USER = "compact (exact forgetting, the default) or tangent (the paper's)."
@@ -51,6 +52,7 @@ def train(
     data: Annotated[str | None, typer.Argument(help=DATA, show_default=False)] = None,
     backbone: Annotated[str | None, typer.Option(help=BACKBONE)] = None,
     linearize: Annotated[str | None, typer.Option(help=LINEARIZE)] = None,
+    mirror: Annotated[bool | None, typer.Option("--mirror/--no-mirror", help=MIRROR)] = None,
     core_fraction: Annotated[float | None, typer.Option(help=FRACTION)] = None,
     replay_core: Annotated[
         bool | None, typer.Option("--replay-core/--no-replay-core", help=REPLAY)
@@ -113,6 +115,7 @@ def train(
             "data.skip_bad": skip_bad or None,
             "core.backbone": backbone,
             "core.linearize": linearize,
+            "core.mirror": mirror,
             "core.seed": seed,
             "user.kind": user,
             "user.features": features,

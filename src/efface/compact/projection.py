@@ -4,9 +4,10 @@ For layer l with inputs a_l(s) and output gradients g_l(s) of 1ᵀh, the gradien
 
     ψ_l = vec( R_gᵀ [Σ_s g_l(s) a_l(s)ᵀ] R_a ) / c_l,      ψ = (h / c_0, 1, ψ_1, ψ_2, …).
 
-R_a and R_g are the leading eigenvectors of the second moments of a_l and g_l **on core data** (or seeded
-random orthonormal bases); c_l makes the mean squared norm of every part 1 on core data. Nothing here ever
-sees user data, so nothing here ever has to be forgotten.
+R_a and R_g are the leading eigenvectors of the second moments of a_l and g_l **on core data**, each divided
+by σ^q, σ the root mean square along it (a few directions would else drown the rest), or seeded random
+orthonormal bases. c_l makes the mean squared norm of every part 1 on core data. Nothing here ever sees user
+data, so nothing here ever has to be forgotten.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ from efface.errors import EffaceError, FormatError
 from efface.tail import Tail
 
 BASES = ("core", "random")
+WHITEN = 0.75  # q: 0 leaves the bases orthonormal, 1 gives all directions one variance; see docs/method.md
+LEAST_SIGMA = (
+    1e-3  # of the largest: directions that core data hardly have are not blown up any further
+)
 
 
 @dataclass(frozen=True)
@@ -44,13 +49,14 @@ class Projection:
         num_features: int = 4096,
         *,
         bases: str = "core",
+        whiten: float = WHITEN,
         max_samples: int = 512,
         seed: int = 0,
     ) -> Projection:
         """About ``num_features`` features: the pooled ones, a constant, and r² for each tapped layer.
 
         What is left after the pooled features is shared equally by the layers: r = ⌊√(rest/layers)⌋.
-        ``num_features`` at or below the pooled size gives the last layer alone. The second moments are
+        ``num_features`` at or below the pooled size gives the last layer alone. ``whiten`` is q. Moments are
         taken on at most ``max_samples`` calibration samples, evenly spaced: records often come sorted
         by class.
         """
@@ -66,7 +72,7 @@ class Projection:
         seen = tap(tail, taps, samples)
         taps = [t for t in taps if t.name in seen.names]
         pairs = [
-            _bases(t, pair, len(samples), side, bases, seed + i)
+            _bases(t, pair, len(samples), side, bases, whiten, seed + i)
             for i, (t, pair) in _zip(taps, seen)
         ]
         raw = cls(
@@ -143,14 +149,23 @@ def _zip(taps: list[Tap], seen: Tapped):  # type: ignore[no-untyped-def]
 
 
 def _bases(
-    t: Tap, pair: tuple[Tensor, Tensor], n: int, side: int, bases: str, seed: int
+    t: Tap, pair: tuple[Tensor, Tensor], n: int, side: int, bases: str, whiten: float, seed: int
 ) -> tuple[Tensor, Tensor]:
     """R_a and R_g for one layer; no more columns than the layer has inputs or outputs."""
-    x, g = pair
     if bases == "random":
         return _orthonormal(t.width, side, seed), _orthonormal(t.outputs, side, seed + 1000)
-    a = leading_directions(t.rows(x, n).flatten(0, 1), side, seed)
-    return a, leading_directions(t.gradient_rows(g, n).flatten(0, 1), side, seed + 1000)
+    x, g = t.rows(pair[0], n).flatten(0, 1), t.gradient_rows(pair[1], n).flatten(0, 1)
+    a, b = leading_directions(x, side, seed), leading_directions(g, side, seed + 1000)
+    return whitened(a, x, whiten), whitened(b, g, whiten)
+
+
+def whitened(basis: Tensor, rows: Tensor, exponent: float) -> Tensor:
+    """Column j divided by σ_j^exponent, σ_j² the mean over ``rows`` of (row · column j)²."""
+    sigma = (rows @ basis).square().mean(0).sqrt()
+    largest = sigma.max()
+    if not largest > 0:
+        return basis
+    return (basis / sigma.clamp(min=LEAST_SIGMA * float(largest)) ** exponent).contiguous()
 
 
 def _orthonormal(size: int, count: int, seed: int) -> Tensor:

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from efface.backbone import forward_ad_kernels
 
@@ -43,6 +44,36 @@ class Layer(ABC):
         self, saved: Saved, dy: Tensor, out: MutableMapping[str, Tensor], need_dx: bool
     ) -> Tensor | None:
         """Adds (∂φ/∂θ)ᵀ dy into ``out``; returns (∂φ/∂x)ᵀ dy if ``need_dx``."""
+
+
+class ViewsLayer(Layer):
+    """y = mean over views of φ(x_view), x of shape (n, views, …): the first layer of a mirrored tail."""
+
+    def __init__(self, inner: Layer, views: int) -> None:
+        self.inner, self.views, self.names = inner, views, inner.names
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Saved]:
+        # (n, views, tokens, width) was taken for a feature map and permuted like one.
+        flat = (x.permute(0, 3, 1, 2) if x.dim() == 4 else x).flatten(0, 1)
+        flat = flat.permute(0, 2, 3, 1).contiguous() if flat.dim() == 4 else flat
+        y, saved = self.inner.forward(flat)
+        split = lambda t: t.unflatten(0, (-1, self.views))  # noqa: E731 - samples in front again
+        return split(y).mean(1), tree_map(split, saved)
+
+    def jvp(self, saved: Saved, dx: Tensor | None, v: Mapping[str, Tensor]) -> Tensor | None:
+        dy = self.inner.jvp(_flat(saved), None if dx is None else dx.flatten(0, 1), v)
+        return None if dy is None else dy.unflatten(0, (-1, self.views)).mean(1)
+
+    def vjp(
+        self, saved: Saved, dy: Tensor, out: MutableMapping[str, Tensor], need_dx: bool
+    ) -> Tensor | None:
+        each = (dy / self.views).unsqueeze(1).expand(-1, self.views, *dy.shape[1:]).flatten(0, 1)
+        dx = self.inner.vjp(_flat(saved), each, out, need_dx)
+        return None if dx is None else dx.unflatten(0, (-1, self.views))
+
+
+def _flat(saved: Saved) -> Saved:
+    return tree_map(lambda t: t.flatten(0, 1), saved)
 
 
 class Chain(Layer):

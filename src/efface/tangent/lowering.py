@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from efface import blocks
+from efface.mirror import VIEWS, MirroredTail
 from efface.tangent.layers import (
     AffineLayer,
     Chain,
@@ -17,6 +18,7 @@ from efface.tangent.layers import (
     OpaqueLayer,
     PointwiseLayer,
     ResidualLayer,
+    ViewsLayer,
 )
 from efface.tangent.winograd import WinogradLayer, suits_winograd
 
@@ -28,6 +30,9 @@ def lower(module: nn.Module, prefix: str = "") -> Layer:
     """
     if _has_tied_weights(module):
         return OpaqueLayer(module, prefix)
+    if type(module) is MirroredTail:
+        *steps, head = [lower(child, f"{prefix}{name}.") for name, child in module._modules.items()]
+        return Chain([ViewsLayer(Chain(steps), VIEWS), head])
     if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
         # _modules, because named_children() skips the second use of a module (one ReLU for all).
         children = [(name, child) for name, child in module._modules.items() if child is not None]
