@@ -59,7 +59,7 @@ def chosen(name: str) -> list[Figure]:
 def expected_seconds(bench: Bench, figures: Sequence[Figure]) -> float:
     """Passes that the figures say they take, times one measured on a few images."""
     trial = bench.trial(bench.spot())
-    few = trial.scene.problem(trial.scene.everyone[:32])
+    few = trial.scene.problem(trial.scene.everyone[:256])
     few.product(few.zeros())
     begin = time.monotonic()
     few.product(few.zeros())
@@ -72,7 +72,7 @@ def measure(bench: Bench, figures: Sequence[Figure], out: Path, say: Callable[[s
     kept = {f.name: Results(out / f"{f.name}.json", f.settings(bench), show=False) for f in figures}
     missing = [f for f in figures if any(part not in kept[f.name] for part in f.parts(bench))]
     if missing:
-        say(f"expected time: about {_duration(expected_seconds(bench, missing))}")
+        say(f"expected time: up to {_duration(expected_seconds(bench, missing))}")
     for figure in missing:
         say(f"{figure.name}: {figure.title}")
         for name, part in figure.parts(bench).items():
