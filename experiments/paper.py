@@ -96,10 +96,12 @@ def _full_size() -> list[str]:
     text = []
     for path in sorted(RESULTS.glob("accuracy-*.json")):
         name = path.stem.removeprefix("accuracy-")
-        if name in DATA:
+        plain = name.removesuffix("-mirror")
+        if plain in DATA:
             results = json.loads(path.read_text())["results"]
+            option = "" if name == plain else " --mirror"
             text += [
-                f"### {name}, all images (accuracy, `experiments/accuracy.py`)",
+                f"### {plain}, all images (accuracy, `experiments/accuracy.py{option}`)",
                 table(results),
             ]
     return text
