@@ -26,7 +26,6 @@ def run(setting: Setting, features: int, bases: str, source: str) -> dict[str, A
     if source == "core":
         model.user.calibrate(setting.tensor(data.core), None)
     else:
-        # A core of its own: folding and training leave the network's statistics as they were.
         inputs, _ = synthetic.activations(setting.core)
         model.user.calibrate(inputs, None, Calibration.STATISTICS)
     model.fit(data.user, replay=data.core)

@@ -193,7 +193,9 @@ def test_dry_run_says_what_it_takes_and_writes_nothing(tmp_path: Path) -> None:
 
 
 def test_print_config_can_be_used_as_a_config(tmp_path: Path) -> None:
-    first = efface("train", "digits", "--mu", 0.5, "--solver", "sgd", "--seed", 3, "--print-config")
+    options = ("--mu", 0.5, "--solver", "sgd", "--seed", 3, "--mirror")
+    first = efface("train", "digits", *options, "--print-config")
+    assert "mirror = true" in first.output
     path = tmp_path / "again.toml"
     path.write_text(first.stdout)
     second = efface("train", "--config", path, "--print-config")

@@ -49,6 +49,27 @@ def test_forgetting_says_who_meets_the_guarantee(tmp_path: Path) -> None:
     assert last["solved"]["distance_estimate"] < last["paper-0.9"]["distance_estimate"]
 
 
+def test_the_recipe_is_chosen_on_core_data_and_resumes(tmp_path: Path) -> None:
+    out = tmp_path / "recipe.json"
+    words = ("--data", "digits", "--features", 300, "--whiten", 0, 0.75, "--out", out)
+    table = run("experiments/recipe.py", *words)
+    results = json.loads(out.read_text())["results"]
+    assert {name.split(",")[0] for name in results} == {"last layer", "whiten 0", "whiten 0.75"}
+    for values in results.values():
+        assert max(values["accuracy"].values()) > 0.5  # chance is 1/10
+        assert max(values["ruled"].values()) <= max(values["accuracy"].values()) + 0.02
+    assert run("experiments/recipe.py", *words).splitlines()[-5:] == table.splitlines()[-5:]
+
+
+def test_calibration_compares_core_data_with_none(tmp_path: Path) -> None:
+    out = tmp_path / "calibration.json"
+    run("experiments/calibration.py", "--data", "digits", "--features", 0, 300, "--out", out)
+    results = json.loads(out.read_text())["results"]
+    assert {"0/core/core", "0/core/none", "300/random/core", "300/core/none"} <= set(results)
+    assert all(values["accuracy"] > 0.8 for values in results.values())
+    assert results["300/core/core"]["features"] > results["0/core/core"]["features"]
+
+
 @pytest.mark.parametrize(
     ("script", "words"),
     [
