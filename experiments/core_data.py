@@ -69,8 +69,9 @@ def verdict(results: Results) -> str:
     first, last = groups[0], groups[-1]
     nats = [mean(rows, "information_nats_estimate") for rows in (first, last)]
     better = mean(last, "test_error") < mean(first, "test_error")
-    word = judged(better and nats[1] < nats[0], better or nats[1] < nats[0])
-    easier = "less" if nats[1] < nats[0] else "not less"
+    less = nats[1] < 0.95 * nats[0]  # closer than that is a tie
+    word = judged(better and less, better or less)
+    easier = "less" if less else "not less"
     return (
         f"{word} With {100 * mean(last, 'fraction'):.0f} % of the task in the core the test error after "
         f"forgetting is {percent(last, 'test_error')}, generic {percent(first, 'test_error')}; "

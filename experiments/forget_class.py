@@ -25,6 +25,8 @@ def verdict(results: Results) -> str:
     gone = mean(found["paper"], "error_forgotten")
     target = mean(found["retrained"], "error_forgotten")
     word = judged(gone >= target - 0.01, gone >= target / 2)
+    if mean(found["original"], "error_forgotten") >= target - 0.01:
+        word = "**Undecided.** The untouched model misreads the class already."
     return f"{word} Error on the forgotten class (100 % when nothing of it is left): {errors}."
 
 

@@ -214,10 +214,11 @@ def verdict(results: Results) -> str:
         for key, title, p in READOUTS
         if key in ("error_forgotten", "relearn", "entropy_attack")
     ]
-    same = mean(paper, "relearn") >= 0.5 * mean(band, "relearn")
+    slow = mean(paper, "relearn") >= 0.5 * mean(band, "relearn")
+    near = abs(mean(paper, "error_forgotten") - mean(band, "error_forgotten")) <= 0.1
     hidden = mean(paper, "canary_auc") < 0.6 if "canary_auc" in paper[0] else True
     text = (
-        f"{judged(same and hidden, same or hidden)} The paper's forgetting against the retrained model: "
+        f"{judged(slow and near and hidden, slow and near)} The paper's forgetting against the retrained model: "
         f"{', '.join(pairs)}."
     )
     if "canary_auc" in paper[0]:
