@@ -217,10 +217,8 @@ def verdict(results: Results) -> str:
     slow = mean(paper, "relearn") >= 0.5 * mean(band, "relearn")
     near = abs(mean(paper, "error_forgotten") - mean(band, "error_forgotten")) <= 0.1
     hidden = mean(paper, "canary_auc") < 0.6 if "canary_auc" in paper[0] else True
-    text = (
-        f"{judged(slow and near and hidden, slow and near)} The paper's forgetting against the retrained model: "
-        f"{', '.join(pairs)}."
-    )
+    word = judged(slow and near and hidden, slow and near)
+    text = f"{word} The paper's forgetting against the retrained model: {', '.join(pairs)}."
     if "canary_auc" in paper[0]:
         aucs = {n: mean(found[n], "canary_auc") for n in ("original", "paper", "solved", "compact")}
         text += (
