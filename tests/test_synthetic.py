@@ -11,13 +11,14 @@ import torch
 from tests import cases
 from torch import nn
 
-from efface import blocks, synthetic
+from efface import blocks, files, synthetic
 from efface.compact.user import DEFAULT_RIDGE, Calibration
 from efface.core import Core
-from efface.errors import EffaceError
+from efface.errors import EffaceError, FormatError
 from efface.model import MixedLinear
 from efface.preprocess import Preprocess
 from efface.records import Records, Split
+from efface.training import Stage
 from efface.workspace import Workspace
 
 CLASSES = ["a", "b", "c"]
@@ -80,17 +81,54 @@ def test_a_channel_that_is_constant_stays_finite() -> None:
         assert torch.isfinite(net(torch.randn(3, 1, 4, 4))).all()
 
 
-def test_a_loaded_core_has_no_statistics_that_are_not_its_own(tmp_path: Path) -> None:
-    """Folding happens before the weights are loaded: what it kept was of the network as built."""
-    core = normalised()
+@pytest.mark.parametrize("fold", [True, False], ids=["folded", "as it was"])
+def test_a_loaded_core_has_the_statistics_it_was_saved_with(tmp_path: Path, fold: bool) -> None:
+    """Not those of the network that load() is given: its weights are replaced, too."""
+    core = normalised(fold_batchnorm=fold)
     core.save(tmp_path)
     loaded = Core.load(tmp_path, cases.named_sequential())
-    assert synthetic.activations(core, 32)[1] == 1
-    assert synthetic.activations(loaded, 32)[1] == 0
-    unfolded = normalised(fold_batchnorm=False)
-    unfolded.save(tmp_path)
+    made, matched = synthetic.activations(loaded)
+    assert matched == 1
+    assert torch.equal(made, synthetic.activations(core)[0])
+    again = tmp_path / "again"
+    loaded.save(again)
+    for name in ("core.json", "core.safetensors"):
+        assert (again / name).read_bytes() == (tmp_path / name).read_bytes()
+
+
+def test_cores_saved_without_statistics_load_with_none(tmp_path: Path) -> None:
+    core = normalised()
+    core.save(tmp_path)
+    files.write_tensors(tmp_path / "core.safetensors", core.tensors)
+    with pytest.raises(FormatError, match="does not have the digest"):
+        Core.load(tmp_path, cases.named_sequential())
+    values = json.loads((tmp_path / "core.json").read_text())
+    files.write_json(
+        tmp_path / "core.json", {k: v for k, v in values.items() if k != "statistics_digest"}
+    )
     loaded = Core.load(tmp_path, cases.named_sequential())
-    assert torch.equal(synthetic.activations(loaded)[0], synthetic.activations(unfolded)[0])
+    assert loaded.digest == core.digest
+    assert synthetic.activations(loaded, 32)[1] == 0
+
+
+@pytest.mark.parametrize("change", ["value", "name"])
+def test_changed_statistics_are_noticed(tmp_path: Path, change: str) -> None:
+    core = normalised()
+    core.save(tmp_path)
+    kept = {k: v + 1 for k, v in core.statistics.items()}
+    if change == "name":
+        kept = {k.replace("statistics.", "statistics.nowhere."): v for k, v in kept.items()}
+    files.write_tensors(tmp_path / "core.safetensors", core.tensors | kept)
+    with pytest.raises(FormatError, match=r"the digest|do not fit"):
+        Core.load(tmp_path, cases.named_sequential())
+
+
+def test_a_prefix_that_was_trained_has_no_statistics_of_the_one_before() -> None:
+    core = normalised()
+    core.fit(cases.tiny_records(30, 3), [Stage("head", 1, 0.01)])
+    assert core.statistics
+    core.fit(cases.tiny_records(30, 3), [Stage("all", 1, 0.01)])
+    assert not core.statistics
 
 
 def test_activations_are_full_batches_and_tell_how_far_they_are() -> None:

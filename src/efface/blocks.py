@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+
+KEPT = ("output_mean", "output_std")  # of a folded BatchNorm, on the convolution it went into
 
 
 class Residual(nn.Module):
@@ -79,7 +81,7 @@ def fold_batchnorm(module: nn.Module) -> nn.Module:
     With frozen statistics, BN(Wx + b) = W'x + b' where W' = W·γ/s, b' = (b − m)·γ/s + β,
     s = √(v + eps). Computed in float64 so that folding costs no accuracy. In place; returns module.
     What the statistics said of the outputs, mean β and variance γ²v/s², is kept beside the weights for
-    ``matched_statistics``; it is no part of the state dict.
+    ``matched_statistics``; it is no part of the state dict (``folded_statistics`` has it).
     """
     for child in module.children():
         fold_batchnorm(child)
@@ -152,12 +154,20 @@ def matched_statistics(module: nn.Module) -> Iterator[int]:
             handle.remove()
 
 
-def drop_statistics(module: nn.Module) -> None:
-    """Take away what folding kept: once other weights are loaded it is no longer true."""
+def folded_statistics(module: nn.Module) -> dict[str, Tensor]:
+    """What folding kept of the BatchNorms, by the names of its buffers below ``module``."""
+    return {k: v for k, v in module.named_buffers() if k.rpartition(".")[2] in KEPT}
+
+
+def replace_statistics(module: nn.Module, statistics: Mapping[str, Tensor]) -> None:
+    """Put ``statistics`` in the place of what folding kept: with other weights that is no longer true."""
     for layer in module.modules():
-        for name in ("output_mean", "output_std"):
+        for name in KEPT:
             layer._buffers.pop(name, None)
             layer._non_persistent_buffers_set.discard(name)
+    for path, value in statistics.items():
+        parent, _, name = path.rpartition(".")
+        module.get_submodule(parent).register_buffer(name, value, persistent=False)
 
 
 def _match_input(norm: _BatchNorm, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

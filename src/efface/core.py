@@ -28,6 +28,7 @@ from efface.targets import one_hot
 from efface.training import Progress, Stage, train
 
 SCHEMA = "efface.core/1"
+STATISTICS = "statistics."  # in the file, before the names of what folding kept of the prefix
 
 
 class Core:
@@ -227,6 +228,8 @@ class Core:
             seed=self.seed,
             progress=progress,
         )
+        if stage.train == "all":
+            blocks.replace_statistics(self.prefix, {})  # its outputs are no longer those
         self.freeze()
 
     def freeze(self) -> None:
@@ -360,6 +363,12 @@ class Core:
         return {f"{p}.{k}": v for p, m in parts.items() for k, v in m.state_dict().items()}
 
     @property
+    def statistics(self) -> dict[str, Tensor]:
+        """What the BatchNorms that were folded into the prefix had recorded; see ``synthetic``."""
+        kept = blocks.folded_statistics(self.prefix)
+        return {f"{STATISTICS}{name}": value for name, value in kept.items()}
+
+    @property
     def digest(self) -> str:
         """SHA-256 of the weights and settings: the same before and after fitting and forgetting."""
         return tensors_digest(self.tensors, self.settings)
@@ -378,8 +387,12 @@ class Core:
     def save(self, directory: Path | str) -> None:
         """``core.json`` and ``core.safetensors``."""
         directory = Path(directory)
-        files.write_tensors(directory / "core.safetensors", self.tensors)
-        files.write_json(directory / "core.json", {**self.settings, "digest": self.digest})
+        kept = self.statistics
+        files.write_tensors(directory / "core.safetensors", self.tensors | kept)
+        values = {**self.settings, "digest": self.digest}
+        # Beside the digest, not in it: predictions do not depend on them, and older cores have none.
+        values |= {"statistics_digest": tensors_digest(kept)} if kept else {}
+        files.write_json(directory / "core.json", values)
 
     @classmethod
     def load(cls, directory: Path | str, module: nn.Module | None = None) -> Core:
@@ -394,7 +407,8 @@ class Core:
                 "restore the files from a copy.",
             ) from error
         core.load_tensors(files.read_tensors(directory / "core.safetensors"))
-        if core.digest != values["digest"]:
+        kept = tensors_digest(core.statistics) if core.statistics else None
+        if core.digest != values["digest"] or kept != values.get("statistics_digest"):
             raise FormatError(
                 f"the core in {directory.name} does not have the digest it was saved with.",
                 "restore the files from a copy; they were changed after saving.",
@@ -421,13 +435,14 @@ class Core:
         )
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        for name, module in (("prefix", self.prefix), ("tail", self.tail)):
-            part = {k[len(name) + 1 :]: v for k, v in tensors.items() if k.startswith(name + ".")}
-            try:
-                module.load_state_dict(part)
-            except RuntimeError as error:
-                raise FormatError(f"core weights do not fit the network: {error}") from error
-            blocks.drop_statistics(module)
+        """Weights, and what folding kept beside them if ``tensors`` have it."""
+        try:
+            for name, module in (("prefix.", self.prefix), ("tail.", self.tail)):
+                module.load_state_dict(_below(name, tensors))
+                blocks.replace_statistics(module, {})
+            blocks.replace_statistics(self.prefix, _below(STATISTICS, tensors))
+        except (RuntimeError, AttributeError) as error:
+            raise FormatError(f"core weights do not fit the network: {error}") from error
         self.freeze()
 
     def __repr__(self) -> str:
@@ -435,6 +450,10 @@ class Core:
             f"Core({self.backbone.spec!r}, {len(self.classes)} classes, "
             f"linearize={self.linearize!r}, digest={self.digest[:12]})"
         )
+
+
+def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)}
 
 
 def _stack(arrays: list[np.ndarray]) -> np.ndarray:
