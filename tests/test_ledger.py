@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from efface.certificates import Guarantee
 from efface.errors import LedgerError
-from efface.ledger import Action, Intent, Journal, Step, locked, reach
+from efface.files import locked
+from efface.ledger import Action, Intent, Journal, Step, reach
 from efface.requests import Request, RequestKind
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -62,3 +64,19 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         return load_file(path)
     except SafetensorError as error:
         raise FormatError(f"{path} is not a safetensors file: {error}") from error
+
+
+@contextmanager
+def locked(path: Path, waiting: Callable[[], object] = lambda: None) -> Iterator[None]:
+    """Hold the lock file, waiting for whoever has it. The system frees it when its holder dies.
+
+    ``waiting`` is called once if somebody has it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waiting()
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -11,13 +11,11 @@ therefore tell from the journal that it was once forgotten here; whoever does no
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
 import signal
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -67,15 +65,6 @@ def reach(step: Step) -> None:
     """Where tests kill the process: nothing happens unless EFFACE_TEST_KILL_AT names the step."""
     if os.environ.get(KILL_AT) == step.value:
         os.kill(os.getpid(), signal.SIGKILL)
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold the lock file, waiting for whoever has it. The system frees it when its holder dies."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def sync_directory(path: Path) -> None:

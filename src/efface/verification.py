@@ -16,9 +16,9 @@ from efface import bounds
 from efface.certificates import Certificate, Difference, ExactCertificate, ShiftCertificate
 from efface.compact.user import CompactUser
 from efface.digests import tensors_digest
-from efface.files import read_json
+from efface.files import locked, read_json
 from efface.images import Channels
-from efface.ledger import Action, Step, locked
+from efface.ledger import Action, Step
 from efface.model import MixedLinear
 from efface.records import Records
 from efface.tangent.forgetting import SolvedForgetting

@@ -11,6 +11,7 @@ import tarfile
 import threading
 import zipfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,10 @@ from typer.testing import CliRunner, Result
 from efface.cli import app
 from efface.datasets import catalog, download
 from efface.datasets.catalog import CATALOG, Access, Archive, Dataset
+from efface.datasets.install import Consent, install
 from efface.datasets.unpack import unpack
 from efface.errors import FormatError
+from efface.files import locked
 from efface.readers.layouts import NAMES
 from efface.records import Records
 
@@ -221,6 +224,36 @@ def test_a_download_is_resumed(
     values_of(efface("data", "get", "cifar10", "--json"))
     assert [wanted for _, wanted in server.asked] == [None, "bytes=1000-"]
     assert len(Records.open("cifar10")) == 18
+
+
+def test_two_at_once_fetch_it_once(server: Server, cifar: bytes, root: Path) -> None:
+    """Whoever comes second says that it waits, and takes what the first has fetched."""
+    told: list[str] = []
+    waits = threading.Event()
+
+    def progress(_: float, message: str) -> None:
+        told.append(message)
+        if "waiting" in message:
+            waits.set()
+
+    entry, agreed = catalog.dataset("cifar10"), Consent()
+    run = lambda: install(entry, root, consent=agreed, archives=None, progress=progress)  # noqa: E731
+    with ThreadPoolExecutor() as pool:
+        with locked(root / ".downloads" / "cifar10" / "lock"):
+            second = pool.submit(run)
+            assert waits.wait(30)
+        first = second.result(30)  # whoever held the lock had fetched nothing
+    assert first.receipt
+    assert len(server.asked) == 1
+    with ThreadPoolExecutor() as pool:
+        with locked(root / ".downloads" / "cifar10" / "lock"):
+            (root / "cifar10").rename(root / "aside")
+            waits.clear()
+            late = pool.submit(run)
+            assert waits.wait(30)
+            (root / "aside").rename(root / "cifar10")
+        assert late.result(30).receipt == ()
+    assert len(server.asked) == 1
 
 
 def test_a_server_that_does_not_resume(server: Server, cifar: bytes, root: Path) -> None:

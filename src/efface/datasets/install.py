@@ -19,6 +19,7 @@ from efface.datasets.catalog import Access, Archive, Dataset
 from efface.datasets.download import digest, fetch, verify
 from efface.datasets.unpack import unpack
 from efface.errors import EffaceError
+from efface.files import locked
 from efface.progress import Progress, part
 from efface.readers.layouts import Spec, locate
 
@@ -58,20 +59,23 @@ def install(
     if target.exists():
         return Installed(_complete(dataset, target))
     _check_consent(dataset, consent, archives)
-    downloads = root / ".downloads" / dataset.name
     if archives is None:
         root.mkdir(parents=True, exist_ok=True)
         _check_room(dataset, root)
-        paths = _fetch_all(dataset.archives, downloads, progress)
-    else:
-        paths = [_given(archive, archives) for archive in dataset.archives]
-    receipt = [_entry(a, path) for a, path in zip(dataset.archives, paths, strict=True)]
-    progress(1.0, "unpacking")
-    _publish(dataset, paths, receipt, target)
-    shutil.rmtree(downloads, ignore_errors=True)
+    downloads = root / ".downloads" / dataset.name
+    busy = lambda: progress(0.0, "another process fetches it: waiting")  # noqa: E731
+    with locked(downloads / "lock", busy):
+        if target.exists():  # by now: it was waited for
+            return Installed(_complete(dataset, target))
+        if archives is None:
+            paths = _fetch_all(dataset.archives, downloads, progress)
+        else:
+            paths = [_given(archive, archives) for archive in dataset.archives]
+        installed = _publish(dataset, paths, target, progress)
+        shutil.rmtree(downloads, ignore_errors=True)
     with contextlib.suppress(OSError):
         downloads.parent.rmdir()  # unless another data set is being fetched
-    return Installed(target, tuple(receipt))
+    return installed
 
 
 # What has to be so before anything is fetched.
@@ -150,8 +154,10 @@ def _entry(archive: Archive, path: Path) -> dict[str, Any]:
 
 
 def _publish(
-    dataset: Dataset, paths: Sequence[Path], receipt: Sequence[dict[str, Any]], target: Path
-) -> None:
+    dataset: Dataset, paths: Sequence[Path], target: Path, progress: Progress
+) -> Installed:
+    receipt = [_entry(a, path) for a, path in zip(dataset.archives, paths, strict=True)]
+    progress(1.0, "unpacking")
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{dataset.name}-") as aside:
         folder = Path(aside) / "unpacked"  # not the folder itself, which only its owner may read
@@ -162,6 +168,7 @@ def _publish(
                 unpack(folder / inner, folder)
                 (folder / inner).unlink()
         locate(Spec(dataset.name, folder=folder))
-        values = {"schema": SCHEMA, "archives": list(receipt)}
+        values = {"schema": SCHEMA, "archives": receipt}
         (folder / RECEIPT).write_text(json.dumps(values, indent=1))
         folder.rename(target)
+    return Installed(target, tuple(receipt))

@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from efface import files
 from efface.certificates import Certificate
 from efface.errors import EffaceError
-from efface.ledger import Action, Intent, Step, locked, reach, sync_directory
+from efface.ledger import Action, Intent, Step, reach, sync_directory
 from efface.model import CURRENT, CURRENT_SCHEMA, MixedLinear
 from efface.progress import Progress
 from efface.requests import Request, RequestKind
@@ -42,7 +42,7 @@ class RequestProtocol(Store):
     @contextmanager
     def _working(self) -> Iterator[None]:
         """Alone in the workspace, nothing left unfinished."""
-        with locked(self.path / "lock"):
+        with files.locked(self.path / "lock"):
             reach(Step.LOCKED)
             self._recover(None)
             yield

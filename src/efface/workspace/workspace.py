@@ -14,7 +14,7 @@ from efface.certificates import Guarantee
 from efface.compact.user import CompactUser
 from efface.errors import EffaceError, FormatError, RecordError, RequestError
 from efface.forgetting import plan_compact, require_model_data
-from efface.ledger import Action, Intent, Step, locked, reach
+from efface.ledger import Action, Intent, Step, reach
 from efface.model import CURRENT, MixedLinear
 from efface.progress import Progress
 from efface.records import Records, Split
@@ -92,7 +92,7 @@ class Workspace(RequestProtocol):
         """
         self = cls(path, module)
         data = model.complete(require_model_data(model.data))
-        with locked(self.path / "lock"):
+        with files.locked(self.path / "lock"):
             if (self.path / CURRENT).exists() and not overwrite:
                 fix = "choose another folder, or overwrite it."
                 raise EffaceError(f"there already is a workspace in {self.path}.", fix)
@@ -232,7 +232,7 @@ class Workspace(RequestProtocol):
 
     def resume(self, progress: Progress | None = None) -> Result | None:
         """Finish what was cut short; None if there was no request in flight."""
-        with locked(self.path / "lock"):
+        with files.locked(self.path / "lock"):
             return self._recover(progress)
 
     # --- checks before anything is touched --------------------------------------------------------
