@@ -11,10 +11,12 @@ from tests.audit.scenes import core, records
 from typer.testing import CliRunner, Result
 
 from efface import files
+from efface.audit.scene import Scene
 from efface.audit.served import Held, hold, scene_of, served_weights
 from efface.audit.study import Settings
 from efface.cli import app
 from efface.commands.audit import run
+from efface.errors import EffaceError
 from efface.model import MixedLinear
 from efface.records import Records
 from efface.workspace import Workspace
@@ -107,6 +109,23 @@ def test_compare_writes_table_json_and_page(tmp_path: Path) -> None:
     assert stored["methods"] == values["methods"]
     assert (out / "report.html").is_file()
     assert values["methods"]["exact"]["readouts"]["distance_test"]["mean"] < 1e-9
+
+
+@pytest.mark.parametrize(("words", "beside"), [((), True), (("--features", 20), False)])
+def test_without_a_number_the_tangent_features_come_beside_the_pooled_ones(
+    words: tuple[object, ...], beside: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wide network would leave a fixed number of them none: that is the last layer alone."""
+    seen: list[MixedLinear] = []
+
+    def stop(model: MixedLinear, *_: object) -> None:
+        seen.append(model)
+        raise EffaceError("seen enough.", "nothing.")
+
+    monkeypatch.setattr(Scene, "of", stop)
+    assert efface("compare", "digits", "--out", tmp_path, *words).exit_code == 2
+    projection = seen[0].user.projection
+    assert (projection.num_features > projection.num_pooled + 1) == beside
 
 
 def test_an_unknown_method_is_a_usage_error(tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ Example: [bold]efface compare digits --user tangent --worlds 0 --seeds 2[/bold]
 
 Example: [bold]efface compare photos/ --backbone hf:models/resnet-50 --core-fraction 0.3[/bold]"""
 
+BESIDE = 568  # features of the compact part: many models are fitted here, so fewer than train has
+FEATURES = f"Of the compact part. Default: {BESIDE} beside the network's pooled ones."
 OUT = "Folder for report.html, compare.json and the cache of finished parts."
 
 
@@ -33,7 +35,7 @@ def compare(
     ] = None,
     backbone: Annotated[str | None, typer.Option(help="As for train. Default: cnn.")] = None,
     core_fraction: Annotated[float | None, typer.Option(help="As for train.")] = None,
-    features: Annotated[int, typer.Option(help="Of the compact part.")] = 600,
+    features: Annotated[int | None, typer.Option(min=1, help=FEATURES)] = None,
     mu: Annotated[float | None, typer.Option(help="The ridge, as for train.")] = None,
     methods: Annotated[
         str | None, typer.Option(help="Only these, separated by commas. Default: all.")
@@ -60,7 +62,6 @@ def compare(
         "data.core_fraction": core_fraction,
         "core.backbone": backbone,
         "user.kind": user,
-        "user.features": features,
         "user.mu": mu,
     }
     settings = Settings(
@@ -71,14 +72,19 @@ def compare(
         seed=seed,
     )
     with show("compare", mode_for(as_json=json)) as progress:
-        values = run(load_config(None, overrides), settings, owner, out, progress)
+        values = run(load_config(None, overrides), features, settings, owner, out, progress)
     finish(values, as_json=json, render=lambda console: render(console, values))
     if values["contradictions"]:
         raise typer.Exit(3)
 
 
 def run(
-    config: Config, settings: Any, owner: str | None, out: Path, progress: Any
+    config: Config,
+    features: int | None,
+    settings: Any,
+    owner: str | None,
+    out: Path,
+    progress: Any,
 ) -> dict[str, Any]:
     """Train, measure, and write ``compare.json`` and ``report.html`` into ``out``."""
     import numpy as np
@@ -92,6 +98,9 @@ def run(
 
     records = config.data.build()
     core = config.core.build(records.classes)
+    wanted = core.tail.head.in_features + BESIDE if features is None else features
+    user = config.user.model_copy(update={"features": wanted})
+    config = config.model_copy(update={"user": user})
     if len(records.core):
         core.fit(records.core, **config.core.fit_options(), progress=part(progress, 0, 0.1, "core"))
     replay = records.core if config.user.replay_core and len(records.core) else None
