@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests import cases
-from tests.test_workspace import KINDS, OWNER, contents, no_waiting, people  # noqa: F401
+from tests.test_workspace import KINDS, OWNER, as_in_other_processes, contents, people  # noqa: F401
 from typer.testing import CliRunner, Result
 
 from efface import files

@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.test_workspace import KINDS, OWNER, core, fitted, no_waiting, people  # noqa: F401
+from tests.test_workspace import KINDS, OWNER, as_in_other_processes, core, fitted, people  # noqa: F401
 
 from efface import files
 from efface.errors import RequestError

@@ -21,7 +21,7 @@ import pytest
 import torch
 from tests import cases
 
-from efface import files, noise
+from efface import files, noise, stored_rows
 from efface.activations import ActivationCache
 from efface.apriori import StatePolicy
 from efface.certificates import ExactCertificate, Guarantee, ShiftCertificate
@@ -70,23 +70,30 @@ def fitted(kind: str, records: Records) -> MixedLinear:
     return MixedLinear(core(), kind, **OPTIONS[kind]).fit(records, replay=CORE)
 
 
+PER_BUCKET = 8  # four buckets of rows, two once there are less than 32
+
+
 def quick() -> None:
     """For processes of a test: one thread, and no waiting for the disk, which a kill does not need."""
     torch.set_num_threads(1)
     os.fsync = lambda _: None  # type: ignore[assignment]
+    stored_rows.PER_BUCKET = PER_BUCKET
 
 
 @pytest.fixture(autouse=True)
-def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+def as_in_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: None)
+    monkeypatch.setattr(stored_rows, "PER_BUCKET", PER_BUCKET)
 
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A workspace of each kind, made once; tests work on copies."""
     folder = tmp_path_factory.mktemp("made")
-    for kind in KINDS:
-        Workspace.create(folder / kind, fitted(kind, people()))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stored_rows, "PER_BUCKET", PER_BUCKET)
+        for kind in KINDS:
+            Workspace.create(folder / kind, fitted(kind, people()))
     return {kind: folder / kind for kind in KINDS}
 
 
@@ -125,7 +132,7 @@ def fingerprint(path: Path) -> dict[str, Any]:
     }
     if model.user.kind == "compact":
         result["digests"] = (model.user.statistics_digest, model.user.weights_digest)
-        result["rows"] = (path / f"private/{workspace.number}/rows.safetensors").read_bytes()
+        result["rows"] = {p.name: p.read_bytes() for p in (path / "private/rows").iterdir()}
     return result
 
 
@@ -268,11 +275,33 @@ def test_a_forgotten_owner_was_never_there(made: dict[str, Path], tmp_path: Path
     assert private["statistics_digest"] == other.user.statistics_digest
     assert private["weights_digest"] == other.user.weights_digest
     Workspace.create(tmp_path / "other", other)
-    for name in ("rows.safetensors", "statistics.safetensors", "records.json", "state.json"):
+    for name in ("rows.json", "statistics.safetensors", "records.json", "state.json"):
         got, want = path / "private/2" / name, tmp_path / "other/private/1" / name
         assert got.read_bytes() == want.read_bytes()
+    assert contents(path / "private/rows") == contents(tmp_path / "other/private/rows")
     served = MixedLinear.load(path)
     assert torch.equal(served.logits(TEST), other.logits(TEST))
+
+
+def test_a_request_leaves_the_rows_of_others_where_they_are(
+    made: dict[str, Path], tmp_path: Path
+) -> None:
+    """Their files are not even touched; what their digests say is still checked."""
+    path = shutil.copytree(made["compact"], tmp_path / "w")
+    before = {p.name: p.stat().st_ino for p in (path / "private/rows").iterdir()}
+    one = people()[0]
+    Workspace.open(path).forget(ids=one.id)
+    after = {p.name: p.stat().st_ino for p in (path / "private/rows").iterdir()}
+    assert len(before) == len(after) == 4
+    kept = before.keys() & after.keys()
+    assert len(kept) == 3
+    assert all(before[name] == after[name] for name in kept)
+    assert_checks(path)
+    damaged = path / "private/rows" / min(kept)
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"!")
+    failed = [c for c in all_checks(Workspace.open(path, recover=False)) if not c.ok]
+    assert [c.name for c in failed] == ["files"]
+    assert damaged.name in failed[0].detail
 
 
 def test_two_requests_and_a_restart_stay_forgotten(path: Path, kind: str) -> None:
@@ -316,7 +345,8 @@ def test_nothing_is_left_of_a_forgotten_owner(path: Path, kind: str) -> None:
     Workspace.open(path).forget(owner=OWNER)
     assert remains(path, records) == set()
     assert [p.name for p in (path / "releases").iterdir()] == ["2"]
-    assert [p.name for p in (path / "private").iterdir()] == ["2"]
+    kept = ["2", "rows"] if kind == "compact" else ["2"]
+    assert sorted(p.name for p in (path / "private").iterdir()) == kept
     assert not any(old in data for data in contents(path).values())
 
 

@@ -18,15 +18,20 @@ from torch import Tensor
 from efface.errors import FormatError
 
 
-def write_json(path: Path, values: Mapping[str, Any]) -> None:
+def write_bytes(path: Path, data: bytes) -> None:
     """Write beside, fsync, then rename: a reader sees the old file or the new one, never half."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("w") as file:
-        json.dump(values, file, indent=1, sort_keys=True)
+    with temporary.open("wb") as file:
+        file.write(data)
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
+
+
+def write_json(path: Path, values: Mapping[str, Any], *, indent: int | None = 1) -> None:
+    """No ``indent`` for what is long: only then json's fast encoder is used."""
+    write_bytes(path, json.dumps(values, indent=indent, sort_keys=True).encode())
 
 
 def read_json(path: Path, schema: str) -> dict[str, Any]:

@@ -23,7 +23,8 @@ from efface.certificates import (
     ShiftCertificate,
     sigma_for,
 )
-from efface.compact.user import CompactUser, Rows
+from efface.compact.rows import Rows
+from efface.compact.user import CompactUser
 from efface.errors import EffaceError, GuaranteeError
 from efface.tangent.forgetting import PaperForgetting, SolvedForgetting
 from efface.tangent.sgd import Progress

@@ -323,15 +323,14 @@ class MixedLinear:
         guarantee: Guarantee | None,
         test_seed: bytes | None,
     ) -> Certificate:
-        rows = part.rows
-        data = data.plus(part)
+        rows, data = part.rows, data.plus(part)
         if len(data.records) == len(part.records):
             # After everything was forgotten Θ is 0, replayed records and all: begin as fit() does.
             self.user.reset()
             rows = data.rows
         assert rows is not None
         solution, difference = change_compact(
-            self.user, rows, self.user.add, guarantee=guarantee, test_seed=test_seed
+            self.user, rows.whole(), self.user.add, guarantee=guarantee, test_seed=test_seed
         )
         self.data, self.solution = data, solution
         digests = (self.user.statistics_digest, self.user.weights_digest)

@@ -8,6 +8,7 @@ immutable sequence of them which keeps three promises: ids are unique, every lab
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import html
 import operator
@@ -172,9 +173,12 @@ class Records(Sequence[Record]):
     def __getitem__(self, index: slice | Sequence[int] | Sequence[bool] | np.ndarray) -> Self: ...
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return self._with(self._records[index])
+            return self._subset(self._records[index])
         if isinstance(index, Sequence | np.ndarray) and np.ndim(index) == 1:
-            return self._with(self._records[i] for i in _positions(index, len(self)))
+            positions = _positions(index, len(self))
+            chosen = tuple(self._records[i] for i in positions)
+            distinct = len(set(positions)) == len(positions)
+            return self._subset(chosen) if distinct else self._with(chosen)
         return self._records[operator.index(index)]
 
     def __add__(self, other: Records) -> Self:
@@ -199,6 +203,14 @@ class Records(Sequence[Record]):
 
     def _with(self, records: Iterable[Record]) -> Self:
         return type(self)(records, self._classes, skipped=self._skipped, remarks=self._remarks)
+
+    def _subset(self, records: tuple[Record, ...]) -> Self:
+        """Some of these records, each once: what holds for all of them holds for those."""
+        made = copy.copy(self)
+        for name in ("notes", "core", "user", "test"):  # what is cached of all of them
+            made.__dict__.pop(name, None)
+        made._records = records
+        return made
 
     # columns
 
@@ -248,7 +260,7 @@ class Records(Sequence[Record]):
         return self.where(lambda record: record.split is Split.TEST)
 
     def where(self, predicate: Callable[[Record], bool]) -> Self:
-        return self._with(record for record in self if predicate(record))
+        return self._subset(tuple(record for record in self if predicate(record)))
 
     def without(self, ids: Iterable[str]) -> Self:
         """All but these. Ids that are not here are no error: a forgotten file may be gone."""
@@ -339,6 +351,8 @@ def _class_list(records: Sequence[Record], given: Sequence[str] | None) -> tuple
 
 
 def _check_ids(records: Sequence[Record]) -> None:
+    if len({record.id for record in records}) == len(records):
+        return
     for record_id, times in Counter(record.id for record in records).items():
         if times > 1:
             fix = "give every record an id of its own."
@@ -347,6 +361,8 @@ def _check_ids(records: Sequence[Record]) -> None:
 
 def _check_labels(records: Sequence[Record], classes: Sequence[str]) -> None:
     known = set(classes)
+    if {record.label for record in records} <= known:
+        return
     for record in records:
         if record.label not in known:
             message = f"label {record.label!r} is not one of the classes ({_few(classes)})."
@@ -355,7 +371,7 @@ def _check_labels(records: Sequence[Record], classes: Sequence[str]) -> None:
 
 def _check_core_and_user_are_disjoint(records: Sequence[Record]) -> None:
     core = {record.digest: record for record in records if record.split is Split.CORE}
-    for record in records:
+    for record in records if core else ():
         if record.split is Split.USER and record.digest in core:
             message = f"the same image is core data, as {core[record.digest].id!r}."
             fix = "core data cannot be forgotten: take the image out of one of the two."

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,11 +15,23 @@ from torch import Tensor
 
 from efface import files
 from efface.activations import Activations
-from efface.compact.user import Rows
+from efface.compact.rows import Rows
+from efface.errors import FormatError
 from efface.images import Channels
 from efface.records import DEFAULT_COHORT, Record, Records, Split
+from efface.stored_rows import StoredRows
 
-SCHEMA = "efface.records/1"
+SCHEMA = "efface.records/2"
+ROWS = "rows.json"
+CORE_COLUMNS = ("id", "label", "digest")
+EMPTY: dict[str, Any] = {  # the other columns, and what a record has where there is none
+    "owner": str(Split.CORE),
+    "cohort": DEFAULT_COHORT,
+    "split": str(Split.CORE),
+    "channels": None,
+    "extra": {},
+}
+COLUMNS = (*CORE_COLUMNS, *EMPTY)
 
 
 @dataclass(frozen=True)
@@ -32,10 +45,15 @@ class TrainingSet:
     replay: Records | None
     labels: Tensor  # (n,)
     activations: Activations | None = None
-    rows: Rows | None = None
+    rows: Rows | StoredRows | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def digests(self) -> tuple[str, ...]:
+        """Content digests of all rows, in order."""
+        return self.records.digests + (() if self.replay is None else self.replay.digests)
 
     @property
     def core_ids(self) -> set[str]:
@@ -57,58 +75,61 @@ class TrainingSet:
             records=self.records[stay],
             labels=self.labels[torch.from_numpy(keep)],
             activations=None if activations is None else select(activations, keep),
-            rows=None if self.rows is None else self.rows.select(keep),
+            rows=None if self.rows is None else self.rows.without(forget),
         )
 
     def plus(self, part: TrainingSet, activations: Activations | None = None) -> TrainingSet:
         """The set with more user records, before the replayed ones; ``activations`` are those of all."""
-        at, rows = len(self.records), part.rows
-        if self.rows is not None and rows is not None:
-            rows = Rows(
-                _insert(self.rows.features, rows.features, at, np.concatenate),
-                _insert(self.rows.targets, rows.targets, at, np.concatenate),
-            )
+        at, rows = len(self.records), self.rows
+        if rows is None:
+            rows = part.rows
+        elif part.rows is not None:
+            new = part.rows.whole()
+            if isinstance(rows, StoredRows):
+                rows = rows.plus(at, new, part.digests)
+            else:
+                rows = rows.insert(at, new)
         return replace(
             self,
             records=self.records + part.records,
-            labels=_insert(self.labels, part.labels, at, torch.cat),
+            labels=torch.cat([self.labels[:at], part.labels, self.labels[at:]]),
             activations=activations,
-            rows=self.rows if rows is None else rows,
+            rows=rows,
         )
 
     # --- files ------------------------------------------------------------------------------------
 
-    def save(self, directory: Path) -> None:
-        """``records.json`` and, if there are rows, ``rows.safetensors``; activations are the cache's.
+    def save(self, directory: Path, buckets: Path) -> None:
+        """``records.json`` and, if there are rows, ``rows.json`` with those in ``buckets``; activations
+        are the cache's.
 
         Of replayed core records only id, label and digest are kept: their owner may have user records
         too, and then nothing may be left of the name once these are forgotten.
         """
-        replay = self.replay
-        values = {
-            "schema": SCHEMA,
-            "records": [_entry(record) for record in self.records],
-            "replay": None if replay is None else [_core_entry(record) for record in replay],
-        }
-        files.write_json(directory / "records.json", values)
-        if self.rows is not None:
-            tensors = {"features": self.rows.features, "targets": self.rows.targets}
-            arrays = {k: torch.from_numpy(np.ascontiguousarray(v)) for k, v in tensors.items()}
-            files.write_tensors(directory / "rows.safetensors", arrays)
+        columns = [_columns(self.records, COLUMNS)]
+        columns += [] if self.replay is None else [_columns(self.replay, CORE_COLUMNS)]
+        values = dict(zip(("records", "replay"), columns, strict=False))
+        files.write_json(directory / "records.json", {"schema": SCHEMA, **values}, indent=None)
+        rows = self.rows
+        if rows is not None:
+            stored = rows if isinstance(rows, StoredRows) else StoredRows.of(rows, self.digests)
+            stored.save(directory / ROWS, buckets)
 
     @classmethod
-    def load(cls, directory: Path, classes: Sequence[str]) -> TrainingSet:
+    def load(cls, directory: Path, classes: Sequence[str], buckets: Path) -> TrainingSet:
         """The inverse of :meth:`save`; asking one of its records for its image is an error."""
         values = files.read_json(directory / "records.json", SCHEMA)
-        records = Records([_record(entry) for entry in values["records"]], classes)
-        listed = values["replay"]
-        replay = None if listed is None else Records([_record(e) for e in listed], classes)
+        try:
+            records = Records(_records(values["records"]), classes)
+            replay = Records(_records(values["replay"]), classes) if "replay" in values else None
+        except (KeyError, TypeError, ValueError) as error:
+            message = f"records.json in {directory} is not as it was saved: {error!r}."
+            raise FormatError(message, "restore it from a copy.") from error
         labels = [records.labels] if replay is None else [records.labels, replay.labels]
-        rows = None
-        if (directory / "rows.safetensors").is_file():
-            tensors = files.read_tensors(directory / "rows.safetensors")
-            rows = Rows(tensors["features"].numpy(), tensors["targets"].numpy())
-        return cls(records, replay, torch.from_numpy(np.concatenate(labels)), rows=rows)
+        data = cls(records, replay, torch.from_numpy(np.concatenate(labels)))
+        if not (directory / ROWS).is_file():
+            return data
+        return replace(data, rows=StoredRows.load(directory / ROWS, buckets, data.digests))
 
 
 class NoImage:
@@ -118,40 +139,29 @@ class NoImage:
         raise ValueError("a workspace keeps no images; read the record from its source")
 
 
-def _entry(record: Record) -> dict[str, Any]:
-    return {
-        "id": record.id,
-        "owner": record.owner,
-        "cohort": record.cohort,
-        "label": record.label,
-        "split": str(record.split),
-        "digest": record.digest,
-        "channels": None if record.channels is None else str(record.channels),
-        "extra": json.loads(json.dumps(dict(record.extra), default=str)),
-    }
+def _columns(records: Records, names: Sequence[str]) -> dict[str, list[Any]]:
+    """One list an attribute, which takes a tenth of the time of a dictionary a record; none where all
+    of them are as in ``EMPTY``."""
+    columns = {name: list(map(attrgetter(name), records)) for name in names}
+    if any(columns.get("extra", ())):
+        plain = [json.dumps(dict(extra), default=str) for extra in columns["extra"]]
+        columns["extra"] = [json.loads(text) for text in plain]
+    usual = {name for name in EMPTY if all(value == EMPTY[name] for value in columns.get(name, ()))}
+    return {name: values for name, values in columns.items() if name not in usual}
 
 
-def _core_entry(record: Record) -> dict[str, Any]:
-    return {"id": record.id, "label": record.label, "digest": record.digest}
-
-
-def _record(entry: dict[str, Any]) -> Record:
-    channels = entry.get("channels")
-    return Record(
-        id=entry["id"],
-        owner=entry.get("owner", str(Split.CORE)),
-        cohort=entry.get("cohort", DEFAULT_COHORT),
-        label=entry["label"],
-        split=Split(entry.get("split", Split.CORE)),
-        source=NoImage(),
-        digest=entry["digest"],
-        channels=None if channels is None else Channels(channels),
-        extra=entry.get("extra", {}),
-    )
-
-
-def _insert(whole: Any, part: Any, at: int, join: Callable[[list[Any]], Any]) -> Any:
-    return join([whole[:at], part, whole[at:]])
+def _records(columns: dict[str, list[Any]]) -> list[Record]:
+    n = len(columns["id"])
+    given = {name: [value] * n for name, value in EMPTY.items()} | columns
+    splits = {str(split): split for split in Split}
+    modes = {None: None} | {str(mode): mode for mode in Channels}
+    nowhere = NoImage()
+    return [
+        Record(i, owner, cohort, label, splits[split], nowhere, digest, modes[mode], extra)
+        for i, label, digest, owner, cohort, split, mode, extra in zip(
+            *(given[name] for name in COLUMNS), strict=True
+        )
+    ]
 
 
 def select(activations: Activations, index: np.ndarray) -> Activations:

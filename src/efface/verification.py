@@ -163,7 +163,7 @@ def _retrain_compact(model: MixedLinear, certificate: Certificate | None) -> Ite
     user = model.user
     digest, theta, weights = user.statistics_digest, user.theta, user.weights_digest
     user.reset()
-    user.add(model.data.rows)
+    user.add(model.data.rows.whole())
     same = user.statistics_digest == digest
     detail = digest if same else f"{user.statistics_digest} from the rows, {digest} stored"
     yield Check("statistics from the retained rows", same, detail)
@@ -251,7 +251,7 @@ def _from_images(workspace: Workspace, model: MixedLinear, spec: str) -> Check:
     if isinstance(model.user, CompactUser):
         assert data.rows is not None
         assert part.rows is not None
-        agree, ok = _compare(data.rows.features[at], part.rows.features, 1.0)
+        agree, ok = _compare(data.rows.select(at).features, part.rows.whole().features, 1.0)
     else:
         assert data.activations is not None
         assert part.activations is not None

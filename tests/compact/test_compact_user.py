@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from tests import cases
 from tests.reference import cross_validated_ridge
 
-from efface.compact.user import RIDGES, ROW_BATCH, CompactUser, Rows, _equal_batches
+from efface.compact.rows import Rows
+from efface.compact.user import RIDGES, ROW_BATCH, CompactUser, _equal_batches
 from efface.core import Core
 from efface.errors import EffaceError, RequestError
 from efface.lastlayer import LastLayer

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from efface import bounds
 from efface.activations import Activations
 from efface.certificates import Guarantee, sigma_for
-from efface.compact.user import CompactUser, Rows
+from efface.compact.rows import Rows
+from efface.compact.user import CompactUser
 from efface.errors import EffaceError
 from efface.forgetting import mean_jacobian_square, require_model_data
 from efface.lastlayer import ridge, with_ones
@@ -91,7 +92,7 @@ class Scene:
         if isinstance(user, CompactUser):
             if data.rows is None:
                 raise EffaceError("the model was fitted on no records.", "fit it on user records.")
-            train = _compact_samples(user, data.rows, data.labels)
+            train = _compact_samples(user, data.rows.whole(), data.labels)
             shown = _compact_samples(user, user.rows(activations, labels), labels)
             assert user.projection is not None
             operator = _shared_operator(user.projection.num_features, len(model.classes))

@@ -276,7 +276,8 @@ def _compact(model: MixedLinear) -> dict[str, Any] | None:
     """Where the compact part's bases and scales came from, and how many numbers they clipped."""
     if model.user.kind != "compact":
         return None
-    rows = None if model.data is None else model.data.rows
+    kept = None if model.data is None else model.data.rows
+    rows = None if kept is None else kept.whole()
     return {
         "calibration": model.user.calibration,
         "total_ridge": model.user.total_ridge,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -21,6 +20,7 @@ from efface.activations import Activations
 from efface.compact.projection import Projection
 from efface.compact.quantiser import Quantiser
 from efface.compact.ridge import RidgeSolution, solve
+from efface.compact.rows import Rows
 from efface.compact.statistics import Statistics
 from efface.core import Core
 from efface.errors import EffaceError
@@ -45,20 +45,6 @@ class Calibration(StrEnum):
     def headroom(self) -> float:
         """How far beyond what was seen user data may reach unsaturated; see ``Quantiser.fit``."""
         return 2.0 if self in (Calibration.CORE, Calibration.GIVEN) else 4.0
-
-
-@dataclass(frozen=True)
-class Rows:
-    """All that training needs of some samples: quantised features and target residuals."""
-
-    features: np.ndarray  # (n, k) int8 or int16
-    targets: np.ndarray  # (n, c) int16
-
-    def __len__(self) -> int:
-        return len(self.features)
-
-    def select(self, index: np.ndarray) -> Rows:
-        return Rows(self.features[index], self.targets[index])
 
 
 class CompactUser:

@@ -4,7 +4,8 @@
     model.json guarantee.json config.toml          what this is, what is promised, how it was trained
     CURRENT                                        names the published release; replaced by one rename
     releases/<n>/                                  what is served: user weights and settings
-    private/<n>/                                   what later requests start from: records, rows, sums
+    private/<n>/                                   what later requests start from: records and sums
+    private/rows/                                  rows (compact), in files that releases share
     activations/                                   boundary activations (tangent)
     certificates/<n>.private.json <n>.public.json
     lock pending.json journal.jsonl                see ``ledger.py``

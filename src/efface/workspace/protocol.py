@@ -22,7 +22,7 @@ from efface.model import CURRENT, CURRENT_SCHEMA, MixedLinear
 from efface.progress import Progress
 from efface.requests import Request, RequestKind
 from efface.workspace.disk import explaining_a_full_disk, is_full, remove
-from efface.workspace.store import Store
+from efface.workspace.store import ROWS, Store
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,8 @@ class RequestProtocol(Store):
         with files.locked(self.path / "lock"):
             reach(Step.LOCKED)
             self._recover(None)
-            yield
+            with self._holding():
+                yield
 
     def _accept(self, intent: Intent, progress: Progress | None) -> Result:
         """From the saved intent on, the request will be carried out, by this process or another."""
@@ -66,6 +67,7 @@ class RequestProtocol(Store):
                 self._discard(intent.number)
                 self._prepare(intent, progress)
                 self._switch(intent.number)
+            self._held = None  # of the release before
             self._finish(intent)
         except (OSError, SafetensorError) as problem:
             if not is_full(problem):
@@ -131,7 +133,7 @@ class RequestProtocol(Store):
             ("private", Step.OLD_STATE_GONE),
         ):
             for path in (self.path / folder).iterdir():
-                if path.name != number:
+                if path.name not in (number, ROWS):
                     remove(path)
             sync_directory(self.path / folder)
             reach(step)
@@ -139,11 +141,10 @@ class RequestProtocol(Store):
         reach(Step.OLD_ROWS_GONE)
 
     def _purge_rows(self) -> None:
+        self._remove_unused_buckets()
         cache = self.cache
         if cache is not None:
-            data = self.data
-            kept = {*data.records.digests, *(() if data.replay is None else data.replay.digests)}
-            cache.purge(sorted(cache.digests - kept))
+            cache.purge(sorted(cache.digests - set(self.data.digests)))
 
     def _recover(self, progress: Progress | None) -> Result | None:
         if self.settled():

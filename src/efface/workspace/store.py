@@ -5,7 +5,8 @@ Nothing here decides when a file counts: that is ``protocol.py``'s part.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -30,17 +31,19 @@ from efface.forgetting import require_model_data
 from efface.ledger import Journal, Step, reach, sync_directory
 from efface.model import CURRENT, CURRENT_SCHEMA, MixedLinear
 from efface.records import Records
+from efface.stored_rows import bucket_names
 from efface.tangent.user import TangentUser
+from efface.training_set import ROWS as ROWS_INDEX
 from efface.training_set import TrainingSet
 from efface.workspace.disk import file_digest, remove
 
-SCHEMA = "efface.workspace/1"
+SCHEMA = "efface.workspace/2"
 STATE_SCHEMA = "efface.state/1"
 GUARANTEE_SCHEMA = "efface.guarantee/1"
 CORE_RECORDS_SCHEMA = "efface.core-records/1"
 CERTIFICATE_SCHEMA = "efface.certificate/1"
 MANIFEST_SCHEMA = "efface.manifest/1"
-STAGING = "staging"
+STAGING, ROWS = "staging", "rows"  # folders in private/, beside that of the release
 STATE = "state.safetensors"  # weights without noise
 
 
@@ -50,6 +53,7 @@ class Store:
     def __init__(self, path: Path | str, module: nn.Module | None = None) -> None:
         self.path, self.module = Path(path), module
         self.journal = Journal(self.path / "journal.jsonl")
+        self._held: TrainingSet | None = None
 
     # --- what is there ----------------------------------------------------------------------------
 
@@ -65,7 +69,18 @@ class Store:
     @property
     def data(self) -> TrainingSet:
         """The training records without images, and their rows; activations are in ``cache``."""
-        return TrainingSet.load(self._private(self.number), self.settings["classes"])
+        if self._held is not None:
+            return self._held
+        return TrainingSet.load(self._private(self.number), self.settings["classes"], self._buckets)
+
+    @contextmanager
+    def _holding(self) -> Iterator[None]:
+        """Read ``data`` once for all that happens within; nobody else may change the workspace."""
+        self._held = self.data
+        try:
+            yield
+        finally:
+            self._held = None
 
     @property
     def records(self) -> Records:
@@ -127,9 +142,7 @@ class Store:
             model.user.statistics = Statistics.from_arrays(arrays)
         else:
             assert model.cache is not None
-            replay = () if data.replay is None else data.replay.digests
-            rows = model.cache.rows((*data.records.digests, *replay))
-            data = replace(data, activations=rows)
+            data = replace(data, activations=model.cache.rows(data.digests))
             if (private / STATE).is_file():  # else it is the release
                 state = files.read_tensors(private / STATE)["state"]
                 model.user.state = state.clone()  # not a map of a file that will be deleted
@@ -141,7 +154,8 @@ class Store:
         number = str(self.number)
         found = [self.path / "pending.json", *self.path.glob("*.tmp")]
         for folder in ("releases", "private"):
-            found += [p for p in (self.path / folder).iterdir() if p.name != number]
+            found += [p for p in (self.path / folder).iterdir() if p.name not in (number, ROWS)]
+        found += self._unused_buckets()
         for path in (self.path / "certificates").iterdir():
             made_for = path.name.split(".")[0]
             if path.suffix == ".tmp" or (made_for.isdigit() and int(made_for) > int(number)):
@@ -165,12 +179,35 @@ class Store:
     def _private(self, number: int) -> Path:
         return self.path / "private" / str(number)
 
+    @property
+    def _buckets(self) -> Path:
+        """The folder of the rows: releases share the files that do not change."""
+        return self.path / "private" / ROWS
+
+    def _bucket_names(self, number: int) -> list[str]:
+        index = self._private(number) / ROWS_INDEX
+        return bucket_names(index) if index.is_file() else []
+
+    def _unused_buckets(self) -> list[Path]:
+        """Rows that are not the published release's."""
+        if not self._buckets.is_dir():
+            return []
+        used = set(self._bucket_names(self.number))
+        return [path for path in self._buckets.iterdir() if path.name not in used]
+
+    def _remove_unused_buckets(self) -> None:
+        for path in self._unused_buckets():
+            remove(path)
+        if self._buckets.is_dir():
+            sync_directory(self._buckets)
+
     def _discard(self, number: int) -> None:
         """Delete the half-made files of a release that was never published."""
         remove(self.path / "releases" / str(number))
         remove(self._private(number))
         for path in (self.path / "certificates").glob(f"{number}.*"):
             remove(path)
+        self._remove_unused_buckets()
 
     def _write(self, number: int, model: MixedLinear, certificate: Certificate | None) -> None:
         """All files of a release, on disk but not yet served."""
@@ -196,7 +233,9 @@ class Store:
 
     def _write_private(self, number: int, model: MixedLinear) -> None:
         private, data = self._private(number), require_model_data(model.data)
-        data.save(private)
+        data.save(private, self._buckets)
+        if data.rows is not None:
+            sync_directory(self._buckets)
         if isinstance(model.user, CompactUser):
             assert model.user.statistics is not None
             arrays = model.user.statistics.to_arrays()
@@ -212,12 +251,14 @@ class Store:
         paths = [*(self.path / "releases" / str(number)).iterdir()]
         paths += [p for p in self._private(number).iterdir() if p.name != "manifest.json"]
         paths += (self.path / "certificates").glob(f"{number}.*")
-        return {str(path.relative_to(self.path)): file_digest(path) for path in sorted(paths)}
+        made = {str(path.relative_to(self.path)): file_digest(path) for path in sorted(paths)}
+        named = (self._buckets / name for name in self._bucket_names(number))
+        return made | {str(path.relative_to(self.path)): path.stem for path in named}
 
     def _stage(self, part: TrainingSet) -> None:
         folder = self.path / "private" / STAGING
         remove(folder)
-        part.save(folder)
+        part.save(folder, folder / ROWS)
         if part.activations is not None:
             rows = part.activations[slice(0, len(part))]
             files.write_tensors(folder / "activations.safetensors", {"activations": rows})
@@ -226,7 +267,7 @@ class Store:
 
     def _staged(self) -> TrainingSet:
         folder = self.path / "private" / STAGING
-        part = TrainingSet.load(folder, self.settings["classes"])
+        part = TrainingSet.load(folder, self.settings["classes"], folder / ROWS)
         if (folder / "activations.safetensors").is_file():
             tensors = files.read_tensors(folder / "activations.safetensors")
             part = replace(part, activations=tensors["activations"])
@@ -268,7 +309,7 @@ class Store:
         cache, rows = self.cache, data.activations
         if cache is None or rows is None:
             return
-        digests = [*data.records.digests, *(() if data.replay is None else data.replay.digests)]
+        digests = data.digests
         for start in range(0, len(digests), batch_size):
             part = slice(start, start + batch_size)
             cache.put(digests[part], rows[part])
