@@ -11,17 +11,15 @@ small a μ that the solve falls back to a float64 factor.
 
 from __future__ import annotations
 
-import argparse
 import gc
-import json
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import growth
 import numpy as np
-import torch
 
 from efface.compact.ridge import solve
 from efface.compact.statistics import Statistics
@@ -95,29 +93,11 @@ def _time(run: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("--features", type=int, default=4096)
-    options.add_argument("--classes", type=int, default=40)
-    options.add_argument("--sizes", type=int, nargs="+", default=[1000, 10_000, 100_000])
-    options.add_argument("--rounds", type=int, default=3)
-    options.add_argument("--out", type=Path)
-    args = options.parse_args()
+    args = growth.options(__doc__.splitlines()[0], rounds=3).parse_args()
     measure(1000, 512, args.classes, 1)  # warm up
     shape = (args.features, args.classes, args.rounds)
     runs = [measure(n, *shape) for n in args.sizes]
-    times = [r["request_seconds"] for r in runs]
-    runs.append(measure(args.sizes[0], *shape, mu=1e-9))
-    result = {
-        "features": args.features,
-        "classes": args.classes,
-        "threads": torch.get_num_threads(),
-        "runs": runs,
-        "slowest_over_fastest": round(max(times) / min(times), 2),
-    }
-    text = json.dumps(result, indent=1)
-    print(text)
-    if args.out:
-        args.out.write_text(text + "\n")
+    growth.report(args, runs, [measure(args.sizes[0], *shape, mu=1e-9)])
 
 
 if __name__ == "__main__":

@@ -10,14 +10,13 @@ request does not run. The first request is a warm-up.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
-import json
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
+import growth
 import numpy as np
 import torch
 from torch import nn
@@ -72,29 +71,12 @@ def measure(n: int, k: int, c: int, rounds: int, folder: Path) -> dict[str, Any]
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("--features", type=int, default=4096)
-    options.add_argument("--classes", type=int, default=40)
-    options.add_argument("--sizes", type=int, nargs="+", default=[1000, 10_000, 100_000])
-    options.add_argument("--rounds", type=int, default=5)
-    options.add_argument("--folder", type=Path, help="On the disk to measure. Default: temporary.")
-    options.add_argument("--out", type=Path)
-    args = options.parse_args()
+    parser = growth.options(__doc__.splitlines()[0], rounds=5)
+    parser.add_argument("--folder", type=Path, help="On the disk to measure. Default: temporary.")
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
         shape = (args.features, args.classes, args.rounds, Path(folder))
-        runs = [measure(n, *shape) for n in args.sizes]
-    times = [run["request_seconds"] for run in runs]
-    result = {
-        "features": args.features,
-        "classes": args.classes,
-        "threads": torch.get_num_threads(),
-        "runs": runs,
-        "slowest_over_fastest": round(max(times) / min(times), 2),
-    }
-    text = json.dumps(result, indent=1)
-    print(text)
-    if args.out:
-        args.out.write_text(text + "\n")
+        growth.report(args, [measure(n, *shape) for n in args.sizes])
 
 
 if __name__ == "__main__":

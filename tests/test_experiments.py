@@ -75,6 +75,7 @@ def test_calibration_compares_core_data_with_none(tmp_path: Path) -> None:
     [
         ("benchmarks/hessian_product.py", ("--batch", 4, "--rounds", 1)),
         ("benchmarks/requests.py", ("--features", 64, "--sizes", 200, 400, "--rounds", 1)),
+        ("benchmarks/workspace.py", ("--features", 64, "--sizes", 200, 400, "--rounds", 1)),
     ],
 )
 def test_benchmarks_print_json(script: str, words: tuple[object, ...]) -> None:
