@@ -23,8 +23,7 @@ class MirroredPrefix(nn.Sequential):
 
     def forward(self, x: Tensor) -> Tensor:
         both = torch.stack([x, x.flip(-1)], dim=1).flatten(0, 1)
-        if both.dim() == 4:
-            both = both.contiguous(memory_format=torch.channels_last)
+        both = both.contiguous(memory_format=torch.channels_last)
         return cast("Tensor", super().forward(both)).unflatten(0, (len(x), VIEWS))
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -32,7 +31,7 @@ from efface.forgetting import (
     require_model_data,
 )
 from efface.records import Records
-from efface.requests import Request
+from efface.requests import Request, Whom
 from efface.tangent.sgd import Progress
 from efface.tangent.solution import Solution, Status
 from efface.tangent.user import TangentUser
@@ -150,26 +149,22 @@ class MixedLinear:
     def forget(
         self,
         *,
-        ids: str | Iterable[str] | None = None,
-        owner: str | None = None,
-        cohort: str | None = None,
-        label: str | None = None,
-        everything: bool = False,
         guarantee: Guarantee | None = None,
         procedure: Procedure | None = None,
         test_seed: bytes | None = None,
         progress: Progress | None = None,
+        **whom: Unpack[Whom],
     ) -> Certificate:
         """Forget some records; returns the certificate. On any error the model is as it was.
+
+        ``whom`` is one of ``ids=``, ``owner=``, ``cohort=``, ``label=`` or ``everything=True``.
 
         Compact: exact, nothing else is needed; with a ``guarantee`` the weights get noise that hides the
         difference to the release before. Tangent: ``guarantee`` (from :meth:`plan`) says how far
         the solve must go and how much noise is added; without one, :meth:`plan` is called with its
         defaults.
         """
-        request = Request.of(
-            ids=ids, owner=owner, cohort=cohort, label=label, everything=everything
-        )
+        request = Request.of(**whom)
         data = require_model_data(self.data)
         core = data.core_ids | set(self.core.records.ids if self.core.records is not None else ())
         positions = request.positions(data.records, core=core, forgotten=self.forgotten)

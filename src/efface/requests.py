@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -19,6 +19,16 @@ class RequestKind(StrEnum):
     COHORT = "cohort"
     LABEL = "label"
     EVERYTHING = "everything"
+
+
+class Whom(TypedDict, total=False):
+    """What a request names, as keyword arguments; exactly one of them."""
+
+    ids: str | Iterable[str] | None
+    owner: str | None
+    cohort: str | None
+    label: str | None
+    everything: bool
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Unpack
 
 from torch import nn
 
@@ -18,7 +18,7 @@ from efface.ledger import Action, Intent, Step, reach
 from efface.model import CURRENT, MixedLinear
 from efface.progress import Progress
 from efface.records import Records, Split
-from efface.requests import Request
+from efface.requests import Request, Whom
 from efface.tangent.user import TangentUser
 from efface.training_set import TrainingSet
 from efface.workspace.disk import explaining_a_full_disk, remove
@@ -129,42 +129,29 @@ class Workspace(RequestProtocol):
 
     # --- requests ---------------------------------------------------------------------------------
 
-    def preview(
-        self,
-        *,
-        ids: str | Iterable[str] | None = None,
-        owner: str | None = None,
-        cohort: str | None = None,
-        label: str | None = None,
-        everything: bool = False,
-    ) -> Preview:
+    def preview(self, **whom: Unpack[Whom]) -> Preview:
         """What :meth:`forget` would do, from the records alone; nothing is changed."""
-        request = Request.of(
-            ids=ids, owner=owner, cohort=cohort, label=label, everything=everything
-        )
-        gone = self._named(request)
-        return Preview(len(gone), len(self.data) - len(gone), gone.ids)
+        request = Request.of(**whom)
+        with self._holding():
+            gone = self._named(request)
+            return Preview(len(gone), len(self.data) - len(gone), gone.ids)
 
     def forget(
         self,
         *,
-        ids: str | Iterable[str] | None = None,
-        owner: str | None = None,
-        cohort: str | None = None,
-        label: str | None = None,
-        everything: bool = False,
         guarantee: Guarantee | None = None,
         progress: Progress | None = None,
+        **whom: Unpack[Whom],
     ) -> Result:
         """Forget some records, publish the new release, delete what is left of them.
+
+        ``whom`` is one of ``ids=``, ``owner=``, ``cohort=``, ``label=`` or ``everything=True``.
 
         An error before the release is published changes nothing. Once the intent is on disk a crash
         does not lose the request: opening the workspace finishes it. ``guarantee`` takes the place of
         the planned one for this request.
         """
-        request = Request.of(
-            ids=ids, owner=owner, cohort=cohort, label=label, everything=everything
-        )
+        request = Request.of(**whom)
         with self._working():
             gone = self._named(request)
             if len(gone) == len(self.records):
