@@ -14,7 +14,14 @@ from PIL import Image
 from torch import Tensor, nn
 
 from efface.backbone import Backbone
-from efface.blocks import GlobalMean, MeanToken, Residual, fold_batchnorm, leaky_activations
+from efface.blocks import (
+    GlobalMean,
+    LeakyReLU6,
+    MeanToken,
+    Residual,
+    fold_batchnorm,
+    leaky_activations,
+)
 from efface.families import Step, cut
 from efface.images import ArrayImage, digest_of
 from efface.mirror import MirroredTail
@@ -86,6 +93,15 @@ def grouped_convolution() -> nn.Module:
 def smooth_activations() -> nn.Module:
     modules = [nn.Linear(4, 5), nn.GELU(), nn.Linear(5, 4, bias=False), nn.SiLU(), nn.Tanh()]
     return with_head([*modules, nn.Dropout(0.5)], 4)
+
+
+def capped_activations() -> nn.Module:
+    """Weights so large that the caps are reached."""
+    convolutions = nn.Conv2d(2, 3, 1), nn.Conv2d(3, 3, 1)
+    for conv in convolutions:
+        nn.init.normal_(conv.weight, std=8.0)
+    first, second = convolutions
+    return with_head([first, nn.ReLU6(), second, LeakyReLU6(0.1), GlobalMean()], 3)
 
 
 def layer_norm() -> nn.Module:
@@ -316,6 +332,7 @@ CASES = [
     Case("uneven convolutions", uneven_convolutions, (2, 5, 6)),
     Case("grouped and dilated convolutions", grouped_convolution, (4, 5, 4)),
     Case("smooth activations", smooth_activations, (4,)),
+    Case("capped activations", capped_activations, (2, 4, 4)),
     Case("layer norm on tokens", layer_norm, (3, 4)),
     Case("batch norms", batch_norms, (2, 4, 4)),
     Case("max pooling, flattened", flattened, (2, 5, 5)),

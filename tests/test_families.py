@@ -351,3 +351,13 @@ def test_every_relu_becomes_leaky_and_nothing_else_does() -> None:
     assert not inner[0].inplace
     assert (net[0].negative_slope, net[3].negative_slope) == (0.1, 0.3)
     assert torch.equal(net[0](torch.tensor([-2.0, 3.0])), torch.tensor([-0.2, 3.0]))
+
+
+def test_a_capped_relu_keeps_its_cap() -> None:
+    """MobileNets were trained with it: without the cap their features would be others."""
+    net = nn.Sequential(nn.ReLU6(inplace=True))
+    x = torch.tensor([-2.0, 3.0, 6.5, 80.0])
+    want = net(x.clone())
+    assert blocks.leaky_activations(net, 0.1) == 1
+    assert torch.equal(net(x)[1:], want[1:])
+    assert net(x)[0] == x[0] * 0.1

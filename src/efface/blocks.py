@@ -53,6 +53,20 @@ class GlobalMean(nn.Module):
         return x.mean(dim=(2, 3))
 
 
+class LeakyReLU6(nn.Module):
+    """y = min(LeakyReLU(x), 6): what ReLU6 becomes, its cap kept."""
+
+    def __init__(self, negative_slope: float) -> None:
+        super().__init__()
+        self.negative_slope = negative_slope
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.leaky_relu(x, self.negative_slope).clamp(max=6.0)
+
+    def extra_repr(self) -> str:
+        return f"negative_slope={self.negative_slope}"
+
+
 class FirstOutput(nn.Module):
     """Call a block with fixed extra arguments and keep its first output."""
 
@@ -186,13 +200,14 @@ def _matched(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
 
 
 def leaky_activations(module: nn.Module, slope: float) -> int:
-    """Swap every ReLU below ``module`` for LeakyReLU(slope), in place; returns how many."""
+    """Swap every ReLU (ReLU6) below ``module`` for LeakyReLU(slope) (LeakyReLU6); returns how many."""
     count = 0
     for name, child in module._modules.items():  # named_children() skips a module's second use
         if child is None:
             continue
-        if type(child).__name__ in ("ReLU", "ReLU6"):
-            setattr(module, name, nn.LeakyReLU(slope))
+        leaky = {"ReLU": nn.LeakyReLU, "ReLU6": LeakyReLU6}.get(type(child).__name__)
+        if leaky is not None:
+            setattr(module, name, leaky(slope))
             count += 1
         else:
             count += leaky_activations(child, slope)

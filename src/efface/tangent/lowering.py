@@ -22,6 +22,17 @@ from efface.tangent.layers import (
 )
 from efface.tangent.winograd import WinogradLayer, suits_winograd
 
+POINTWISE = (
+    nn.GELU,
+    nn.SiLU,
+    nn.Tanh,
+    nn.Sigmoid,
+    nn.Hardswish,
+    nn.ELU,
+    nn.ReLU6,
+    blocks.LeakyReLU6,
+)
+
 
 def lower(module: nn.Module, prefix: str = "") -> Layer:
     """The linearised form of ``module``; whatever has no fast form becomes an OpaqueLayer.
@@ -70,7 +81,7 @@ def _lower_parameterless(module: nn.Module) -> Layer | None:
         return LeakyLayer(module.negative_slope)
     if type(module) is nn.ReLU:
         return LeakyLayer(0.0)
-    if type(module) in (nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Hardswish, nn.ELU):
+    if type(module) in POINTWISE:
         return PointwiseLayer(module)
     if type(module) is blocks.GlobalMean:
         return GlobalMeanLayer()
