@@ -23,7 +23,8 @@ from torch import nn
 
 from efface import Core, MixedLinear, Preprocess, Record, Records, Split, Workspace
 from efface.compact.rows import Rows
-from efface.training_set import NoImage, TrainingSet
+from efface.stored_records import NOWHERE
+from efface.training_set import TrainingSet
 
 PER_OWNER = 10
 
@@ -54,7 +55,7 @@ def fitted(n: int, net: nn.Module, k: int, c: int) -> MixedLinear:
 def _record(i: int, label: str) -> Record:
     owner, digest = f"user-{i // PER_OWNER}", hashlib.sha256(str(i).encode()).hexdigest()
     return Record(
-        f"photos/{i:07d}.jpg", owner, "default", label, Split.USER, NoImage(), digest=digest
+        f"photos/{i:07d}.jpg", owner, "default", label, Split.USER, NOWHERE, digest=digest
     )
 
 

@@ -8,7 +8,6 @@ immutable sequence of them which keeps three promises: ids are unique, every lab
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import html
 import operator
@@ -18,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 import numpy as np
 
@@ -170,23 +169,25 @@ class Records(Sequence[Record]):
     @overload
     def __getitem__(self, index: int) -> Record: ...
     @overload
-    def __getitem__(self, index: slice | Sequence[int] | Sequence[bool] | np.ndarray) -> Self: ...
+    def __getitem__(
+        self, index: slice | Sequence[int] | Sequence[bool] | np.ndarray
+    ) -> Records: ...
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return self._subset(self._records[index])
         if isinstance(index, Sequence | np.ndarray) and np.ndim(index) == 1:
-            positions = _positions(index, len(self))
+            positions = positions_of(index, len(self))
             chosen = tuple(self._records[i] for i in positions)
             distinct = len(set(positions)) == len(positions)
             return self._subset(chosen) if distinct else self._with(chosen)
         return self._records[operator.index(index)]
 
-    def __add__(self, other: Records) -> Self:
+    def __add__(self, other: Records) -> Records:
         """Both, with this side's classes first: indices of known classes do not move."""
         if not isinstance(other, Records):
             return NotImplemented
         classes = dict.fromkeys((*self.classes, *other.classes))
-        return type(self)(
+        return Records(
             (*self._records, *other),
             tuple(classes),
             skipped=dict.fromkeys((*self.skipped, *other.skipped)),
@@ -201,15 +202,14 @@ class Records(Sequence[Record]):
     def __hash__(self) -> int:
         return hash((self._records, self._classes))
 
-    def _with(self, records: Iterable[Record]) -> Self:
-        return type(self)(records, self._classes, skipped=self._skipped, remarks=self._remarks)
+    def _with(self, records: Iterable[Record]) -> Records:
+        return Records(records, self._classes, skipped=self._skipped, remarks=self._remarks)
 
-    def _subset(self, records: tuple[Record, ...]) -> Self:
+    def _subset(self, records: tuple[Record, ...]) -> Records:
         """Some of these records, each once: what holds for all of them holds for those."""
-        made = copy.copy(self)
-        for name in ("notes", "core", "user", "test"):  # what is cached of all of them
-            made.__dict__.pop(name, None)
-        made._records = records
+        made = object.__new__(Records)
+        made._records, made._classes = records, self._classes
+        made._skipped, made._remarks = self._skipped, self._remarks
         return made
 
     # columns
@@ -227,17 +227,21 @@ class Records(Sequence[Record]):
         """Oddities worth a look: the reader's remarks, and images that occur more than once."""
         return (*self._remarks, *_notes_on_copies(self._records))
 
+    def column(self, name: str) -> list[Any]:
+        """One attribute of every record, in order."""
+        return list(map(operator.attrgetter(name), self))
+
     @property
     def ids(self) -> tuple[str, ...]:
-        return tuple(record.id for record in self)
+        return tuple(self.column("id"))
 
     @property
     def digests(self) -> tuple[str, ...]:
-        return tuple(record.digest for record in self)
+        return tuple(self.column("digest"))
 
     @property
     def owners(self) -> tuple[str, ...]:
-        return tuple(record.owner for record in self)
+        return tuple(self.column("owner"))
 
     @property
     def labels(self) -> np.ndarray:
@@ -248,21 +252,21 @@ class Records(Sequence[Record]):
     # subsets
 
     @cached_property
-    def core(self) -> Self:
+    def core(self) -> Records:
         return self.where(lambda record: record.split is Split.CORE)
 
     @cached_property
-    def user(self) -> Self:
+    def user(self) -> Records:
         return self.where(lambda record: record.split is Split.USER)
 
     @cached_property
-    def test(self) -> Self:
+    def test(self) -> Records:
         return self.where(lambda record: record.split is Split.TEST)
 
-    def where(self, predicate: Callable[[Record], bool]) -> Self:
+    def where(self, predicate: Callable[[Record], bool]) -> Records:
         return self._subset(tuple(record for record in self if predicate(record)))
 
-    def without(self, ids: Iterable[str]) -> Self:
+    def without(self, ids: Iterable[str]) -> Records:
         """All but these. Ids that are not here are no error: a forgotten file may be gone."""
         gone = _names(ids)
         return self.where(lambda record: record.id not in gone)
@@ -274,7 +278,7 @@ class Records(Sequence[Record]):
         owner: str | Iterable[str] | None = None,
         cohort: str | Iterable[str] | None = None,
         label: str | Iterable[str] | None = None,
-    ) -> Self:
+    ) -> Records:
         """The records that match every given criterion, in their order.
 
         A name that nothing here bears is a RequestError: a misspelt owner must not look like one
@@ -298,7 +302,9 @@ class Records(Sequence[Record]):
     def _values(self, attribute: str) -> set[str]:
         return {getattr(record, attribute) for record in self}
 
-    def with_core_fraction(self, fraction: float, seed: int = 0, *, by_owner: bool = False) -> Self:
+    def with_core_fraction(
+        self, fraction: float, seed: int = 0, *, by_owner: bool = False
+    ) -> Records:
         """Moves user records into core until core holds ``fraction`` of each class's core + user.
 
         Copies of an image move together; with ``by_owner`` so does all that an owner has. Such a
@@ -448,7 +454,8 @@ def _rank(records: Records, unit: list[int], seed: int, by_owner: bool) -> tuple
     return user_only, hashlib.sha256(f"{seed}/{name}".encode()).hexdigest()
 
 
-def _positions(index: Sequence[Any] | np.ndarray, length: int) -> list[int]:
+def positions_of(index: Sequence[Any] | np.ndarray, length: int) -> list[int]:
+    """Positions, from such or from a mask."""
     array = np.asarray(index)
     if array.dtype == bool:
         if len(array) != length:
@@ -456,7 +463,10 @@ def _positions(index: Sequence[Any] | np.ndarray, length: int) -> list[int]:
         array = np.flatnonzero(array)
     elif array.size and not np.issubdtype(array.dtype, np.integer):
         raise TypeError(f"records are indexed by integers or a mask, not by {array.dtype}")
-    return [int(i) for i in array]
+    elif array.size and not -length <= array.min() <= array.max() < length:
+        raise IndexError(f"positions {array.min()} to {array.max()} of {length} records")
+    positions: list[int] = (array % max(length, 1)).tolist()
+    return positions
 
 
 def _names(given: str | Iterable[str]) -> set[str]:

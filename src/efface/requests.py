@@ -89,7 +89,8 @@ class Request:
         if self.kind is RequestKind.IDS:
             self._check_ids(set(records.ids), set(core), forgotten or {})
         attribute = "id" if self.kind is RequestKind.IDS else self.kind.value
-        found = np.array([getattr(r, attribute) in self.values for r in records], dtype=bool)
+        wanted = set(self.values)
+        found = np.array([value in wanted for value in records.column(attribute)], dtype=bool)
         if not found.any():
             raise RequestError(
                 f"no user record has {attribute} {', '.join(map(repr, self.values))}.",

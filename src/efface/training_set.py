@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from operator import attrgetter
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,21 +15,12 @@ from efface import files
 from efface.activations import Activations
 from efface.compact.rows import Rows
 from efface.errors import FormatError
-from efface.images import Channels
-from efface.records import DEFAULT_COHORT, Record, Records, Split
+from efface.records import Records
+from efface.stored_records import CORE_COLUMNS, StoredRecords, columns_of
 from efface.stored_rows import StoredRows
 
 SCHEMA = "efface.records/2"
 ROWS = "rows.json"
-CORE_COLUMNS = ("id", "label", "digest")
-EMPTY: dict[str, Any] = {  # the other columns, and what a record has where there is none
-    "owner": str(Split.CORE),
-    "cohort": DEFAULT_COHORT,
-    "split": str(Split.CORE),
-    "channels": None,
-    "extra": {},
-}
-COLUMNS = (*CORE_COLUMNS, *EMPTY)
 
 
 @dataclass(frozen=True)
@@ -106,10 +95,10 @@ class TrainingSet:
         Of replayed core records only id, label and digest are kept: their owner may have user records
         too, and then nothing may be left of the name once these are forgotten.
         """
-        columns = [_columns(self.records, COLUMNS)]
-        columns += [] if self.replay is None else [_columns(self.replay, CORE_COLUMNS)]
-        values = dict(zip(("records", "replay"), columns, strict=False))
-        files.write_json(directory / "records.json", {"schema": SCHEMA, **values}, indent=None)
+        values: dict[str, Any] = {"schema": SCHEMA, "records": columns_of(self.records)}
+        if self.replay is not None:
+            values["replay"] = columns_of(self.replay, CORE_COLUMNS)
+        files.write_json(directory / "records.json", values, indent=None)
         rows = self.rows
         if rows is not None:
             stored = rows if isinstance(rows, StoredRows) else StoredRows.of(rows, self.digests)
@@ -120,8 +109,8 @@ class TrainingSet:
         """The inverse of :meth:`save`; asking one of its records for its image is an error."""
         values = files.read_json(directory / "records.json", SCHEMA)
         try:
-            records = Records(_records(values["records"]), classes)
-            replay = Records(_records(values["replay"]), classes) if "replay" in values else None
+            records = StoredRecords(values["records"], classes)
+            replay = StoredRecords(values["replay"], classes) if "replay" in values else None
         except (KeyError, TypeError, ValueError) as error:
             message = f"records.json in {directory} is not as it was saved: {error!r}."
             raise FormatError(message, "restore it from a copy.") from error
@@ -130,38 +119,6 @@ class TrainingSet:
         if not (directory / ROWS).is_file():
             return data
         return replace(data, rows=StoredRows.load(directory / ROWS, buckets, data.digests))
-
-
-class NoImage:
-    """The source of a record whose image is not kept."""
-
-    def content(self) -> NoReturn:
-        raise ValueError("a workspace keeps no images; read the record from its source")
-
-
-def _columns(records: Records, names: Sequence[str]) -> dict[str, list[Any]]:
-    """One list an attribute, which takes a tenth of the time of a dictionary a record; none where all
-    of them are as in ``EMPTY``."""
-    columns = {name: list(map(attrgetter(name), records)) for name in names}
-    if any(columns.get("extra", ())):
-        plain = [json.dumps(dict(extra), default=str) for extra in columns["extra"]]
-        columns["extra"] = [json.loads(text) for text in plain]
-    usual = {name for name in EMPTY if all(value == EMPTY[name] for value in columns.get(name, ()))}
-    return {name: values for name, values in columns.items() if name not in usual}
-
-
-def _records(columns: dict[str, list[Any]]) -> list[Record]:
-    n = len(columns["id"])
-    given = {name: [value] * n for name, value in EMPTY.items()} | columns
-    splits = {str(split): split for split in Split}
-    modes = {None: None} | {str(mode): mode for mode in Channels}
-    nowhere = NoImage()
-    return [
-        Record(i, owner, cohort, label, splits[split], nowhere, digest, modes[mode], extra)
-        for i, label, digest, owner, cohort, split, mode, extra in zip(
-            *(given[name] for name in COLUMNS), strict=True
-        )
-    ]
 
 
 def select(activations: Activations, index: np.ndarray) -> Activations:
