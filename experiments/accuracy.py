@@ -30,7 +30,7 @@ from efface.training import train
 
 METHODS = ("last-layer", "compact", "fine-tune", "tangent")
 TANGENT_MUS = (1e-6, 1e-5, 1e-4)
-RATES = (0.0005, 0.002)  # 0.01 was never chosen on cub40, and diverges on caltech101
+RATES = (0.000125, 0.0005, 0.002)  # 0.01 was never chosen on cub40, and diverges on caltech101
 
 
 class Setting:
