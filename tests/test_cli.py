@@ -319,7 +319,7 @@ def test_no_core_records_for_a_pretrained_network(pretrained: str, tmp_path: Pat
     values = values_of(result)
     assert values["records"]["core"] == 0
     assert values["compact"]["calibration"] == "the network's normalisation statistics"
-    user, rows = MixedLinear.load(tmp_path / "m").user, Workspace(tmp_path / "m").data.rows
+    user, rows = MixedLinear.load(tmp_path / "m").user, Workspace(tmp_path / "m").data.rows.whole()
     assert values["compact"]["saturated"] == user.num_saturated(rows)
     assert values["compact"]["values"] == rows.features.size + rows.targets.size
     shown = efface("train", data, *words, "--out", tmp_path / "n").stdout
