@@ -72,8 +72,7 @@ class StoredRecords(Records):
         return tuple(self._make(i) for i in range(len(self)))
 
     def _make(self, i: int) -> Record:
-        get = {name: self._columns[name][i] for name in self._columns}
-        values = USUAL | get
+        values = USUAL | {name: column[i] for name, column in self._columns.items()}
         channels = values["channels"]
         return Record(
             values["id"],

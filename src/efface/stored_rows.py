@@ -23,6 +23,7 @@ from efface.errors import FormatError
 
 SCHEMA = "efface.rows/1"
 PER_BUCKET = 256  # at the least, once there is more than one
+RESTORE = "restore the workspace from a copy."
 KEY_BITS = 32  # of a digest, taken for its bucket
 
 Bucket = Rows | Path  # in memory, or the file that holds it
@@ -102,11 +103,14 @@ class StoredRows:
         bucket = self.buckets[b]
         if isinstance(bucket, Rows):
             return bucket
+        if not bucket.is_file():
+            raise FormatError(f"rows are missing: {bucket.name}.", RESTORE)
         tensors = files.read_tensors(bucket)
         rows = Rows(tensors["features"].numpy(), tensors["targets"].numpy())
         if len(rows) != int((self._where[0] == b).sum()):
-            fix = "restore the workspace from a copy."
-            raise FormatError(f"{bucket.name} has {len(rows)} rows, not as many as records.", fix)
+            raise FormatError(
+                f"{bucket.name} has {len(rows)} rows, not as many as records.", RESTORE
+            )
         return rows
 
     # --- files ------------------------------------------------------------------------------------
@@ -121,8 +125,7 @@ class StoredRows:
     def load(cls, index: Path, folder: Path, digests: Sequence[str]) -> StoredRows:
         names = bucket_names(index)
         if len(names).bit_count() != 1:
-            fix = "restore the workspace from a copy."
-            raise FormatError(f"{index.name} lists {len(names)} buckets, no power of two.", fix)
+            raise FormatError(f"{index.name} lists {len(names)} buckets, no power of two.", RESTORE)
         return cls(digests, [folder / name for name in names])
 
 
