@@ -17,7 +17,7 @@ from tests import cases
 from tests.reference import cross_validated_ridge
 
 from efface.compact.rows import Rows
-from efface.compact.user import RIDGES, ROW_BATCH, CompactUser, _equal_batches
+from efface.compact.user import RIDGES, CompactUser
 from efface.core import Core
 from efface.errors import EffaceError, RequestError
 from efface.lastlayer import LastLayer
@@ -167,15 +167,6 @@ def test_a_row_does_not_depend_on_the_company_it_is_computed_in(name: str) -> No
             alone, among = user.rows(x[some], labels[some]), everyone.select(np.array(some))
             assert np.array_equal(alone.features, among.features)
             assert np.array_equal(alone.targets, among.targets)
-
-
-def test_batches_are_filled_up_to_one_size() -> None:
-    x = torch.arange(35.0)[:, None]
-    batches = list(_equal_batches(x, ROW_BATCH))
-    assert {len(batch) for batch in batches} == {ROW_BATCH}
-    assert torch.equal(torch.cat(batches)[:35], x)
-    assert torch.equal(torch.cat(batches)[35:], x[32:33].expand(13, 1))
-    assert list(_equal_batches(x[:0], ROW_BATCH)) == []
 
 
 def test_rows_never_added_are_refused_and_change_nothing(core: Core) -> None:

@@ -12,14 +12,16 @@ data, so nothing here ever has to be forgotten.
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from efface.activations import Activations
+from efface.alone import one_by_one
 from efface.compact.taps import Tap, Tapped, Tapper, tap, taps_of
 from efface.errors import EffaceError, FormatError
 from efface.tail import Tail
@@ -96,25 +98,32 @@ class Projection:
         """Index of the constant feature."""
         return self.num_pooled
 
-    def rows(self, tail: Tail, activations: Activations, batch_size: int = 64) -> Tensor:
+    def rows(self, tail: Tail, activations: Activations) -> Tensor:
         """ψ of every sample, (n, k) float32."""
-        size = len(activations)
-        batches = (activations[slice(i, i + batch_size)] for i in range(0, size, batch_size))
-        rows = [psi for psi, _ in self.row_batches(tail, batches)]
+        rows = [psi for psi, _ in self.each(tail, activations)]
         return torch.cat([torch.zeros(0, self.num_features), *rows])
 
-    def row_batches(self, tail: Tail, batches: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-        """ψ and the pooled features h of one batch after another: (b, k) and (b, p) float32."""
+    def each(self, tail: Tail, activations: Activations) -> Iterator[tuple[Tensor, Tensor]]:
+        """ψ and the pooled features h of one sample after the other: (1, k) and (1, p) float32."""
         taps = [t for t in taps_of(tail) if t.name in self.names]
         if tuple(t.name for t in taps) != self.names:
             raise FormatError("the projection belongs to another tail.", "rebuild it on this core.")
-        tapper = Tapper(tail, taps)
-        for batch in batches:
-            seen = tapper(batch)
-            parts = self._parts(taps, seen)
-            scaled = [p / c for p, c in zip(parts, self.part_scales, strict=True)]
-            ones = torch.ones(len(scaled[0]), 1)
-            yield torch.cat([scaled[0], ones, *scaled[1:]], dim=1), seen.features
+
+        def make() -> Callable[[int], tuple[Tensor, Tensor]]:
+            # A tail of its own for every worker: taps are hooks, and would see each other's samples.
+            own = copy.deepcopy(tail)
+            own_taps = [t for t in taps_of(own) if t.name in self.names]
+            tapper = Tapper(own, own_taps)
+            return lambda i: self._row(tapper, activations[slice(i, i + 1)])
+
+        return one_by_one(make, len(activations))
+
+    def _row(self, tapper: Tapper, sample: Tensor) -> tuple[Tensor, Tensor]:
+        seen = tapper(sample)
+        parts = self._parts(tapper.taps, seen)
+        scaled = [p / c for p, c in zip(parts, self.part_scales, strict=True)]
+        ones = torch.ones(len(scaled[0]), 1)
+        return torch.cat([scaled[0], ones, *scaled[1:]], dim=1), seen.features
 
     def _parts(self, taps: list[Tap], seen: Tapped) -> list[Tensor]:
         parts = [seen.features]

@@ -7,7 +7,6 @@ samples' integers and solve again; the sums are then byte for byte those of a mo
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
 from typing import Any
@@ -30,7 +29,6 @@ from efface.targets import one_hot
 
 RIDGES = (0.001, 0.003, 0.01, 0.03, 0.05, 0.1, 0.2, 0.3, 0.6, 1.0, 2.0, 5.0, 10.0)
 DEFAULT_RIDGE = 0.2  # λ where there is nothing to choose it on; see docs/method.md
-ROW_BATCH = 16
 
 
 class Calibration(StrEnum):
@@ -160,20 +158,18 @@ class CompactUser:
     def rows(self, activations: Activations, labels: Tensor) -> Rows:
         """Quantised ψ and residuals y − α f_core of some samples: one forward and one backward each.
 
-        A sample's row is the same whoever else is there: see ``_equal_batches``.
+        A sample's row is the same whoever else is there: each is computed alone.
         """
         assert self.projection is not None
         assert self.quantiser is not None
         psi = [np.zeros((0, self.projection.num_features))]
         logits = [np.zeros((0, len(self.core.classes)))]
-        batches = _equal_batches(activations, ROW_BATCH)
-        for rows, pooled in self.projection.row_batches(self.core.tail, batches):
+        for rows, pooled in self.projection.each(self.core.tail, activations):
             psi.append(rows.double().numpy())
             with torch.no_grad():
                 logits.append(self.core.tail.head(pooled).double().numpy())
-        count = len(activations)  # the last batch was filled up
-        features, _ = self.quantiser.quantise(np.concatenate(psi)[:count])
-        residuals = self._core_targets(labels) - self.kept * np.concatenate(logits)[:count]
+        features, _ = self.quantiser.quantise(np.concatenate(psi))
+        residuals = self._core_targets(labels) - self.kept * np.concatenate(logits)
         return Rows(features, self.target_quantiser.quantise(residuals)[0])
 
     @property
@@ -231,7 +227,7 @@ class CompactUser:
             scale=quantiser.scale,
             target_scale=self.target_quantiser.scale,
         ).checked()
-        self.theta = result.theta
+        self.theta = np.ascontiguousarray(result.theta)
         value = torch.from_numpy(result.theta.copy())
         return Solution(value, Status.CONVERGED, result.relative_residual, 1.0)
 
@@ -320,19 +316,6 @@ class CompactUser:
         self.quantiser = Quantiser.from_arrays(arrays)
         self.theta = tensors["theta"].numpy() if "theta" in tensors else None
         self.statistics = self._empty()
-
-
-def _equal_batches(activations: Activations, size: int) -> Iterator[Tensor]:
-    """Batches of exactly ``size`` samples; the last is filled up with repeats.
-
-    Kernels are chosen by shape, and with them the last bit of a result: in a batch of 1 a sample's row
-    would not be the one it has in a batch of 16. Forgetting is exact only if rows do not depend on the
-    company they are computed in.
-    """
-    for start in range(0, len(activations), size):
-        batch = activations[slice(start, start + size)]
-        filler = batch[:1].expand(size - len(batch), *batch.shape[1:])
-        yield torch.cat([batch, filler])
 
 
 def folds_of(labels: np.ndarray, folds: int) -> np.ndarray:
