@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from efface import blocks, files
-from efface.activations import ActivationCache, Activations
+from efface.activations import ActivationCache, Activations, gather
 from efface.alone import one_by_one
 from efface.backbone import Backbone, forward_ad_kernels, load_backbone
 from efface.digests import tensors_digest
@@ -252,7 +252,14 @@ class Core:
 
     def images(self, records: Records) -> Tensor:
         """Decoded and preprocessed, (n, channels, h, w); an unreadable image names its record."""
-        arrays = [self.backbone.preprocess(record.image()) for record in records]
+        return self._stacked(records, self.backbone.preprocess)
+
+    def pixels(self, records: Records) -> Tensor:
+        """Decoded, resized and cropped, (n, channels, h, w) uint8."""
+        return self._stacked(records, self.backbone.preprocess.pixels)
+
+    def _stacked(self, records: Records, prepare: Callable[[np.ndarray], np.ndarray]) -> Tensor:
+        arrays = [prepare(record.image()) for record in records]
         for record, array in zip(records, arrays, strict=True):
             if array.shape != arrays[0].shape:
                 raise RecordError(
@@ -278,21 +285,14 @@ class Core:
                 "the cache holds activations of another core, or of this one before training.",
                 "use core.cache(directory) of this core.",
             )
-        todo = list(range(len(records))) if cache is None else cache.missing(records.digests)
-        parts = []
-        for start in range(0, len(todo), batch_size):
-            batch = records[todo[start : start + batch_size]]
-            rows = self.each_boundary(self.images(batch))
-            if cache is None:
-                parts.append(rows)
-            else:
-                cache.put(batch.digests, rows)
-            if progress is not None:
-                done = min(start + batch_size, len(todo))
-                progress(done / len(todo), f"activations {done}/{len(todo)}")
-        if cache is not None:
-            return cache.rows(records.digests)
-        return torch.cat(parts) if parts else torch.zeros(0, *self.boundary_shape)
+        return gather(
+            records,
+            cache,
+            lambda batch: self.each_boundary(self.images(batch)),
+            self.boundary_shape,
+            batch_size=batch_size,
+            progress=progress,
+        )
 
     def each_boundary(self, images: Tensor) -> Tensor:
         """The prefix on preprocessed images one by one, (n, *boundary_shape): no image depends on another."""

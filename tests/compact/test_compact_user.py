@@ -340,7 +340,7 @@ def test_the_weights_solve_the_ridge_of_the_quantised_rows(core: Core) -> None:
 def test_few_features_are_the_last_layer(core: Core, features: int) -> None:
     """Ridge on the pooled features, centred and scaled as the quantiser has them, on 16 bits."""
     mu, records = 0.05, user_records()
-    model = model_of(core, features=features, bits=16, mu=mu).fit(records)
+    model = model_of(core, features=features, bits=16, mu=mu, arithmetic="float32").fit(records)
     user, x = model.user, core.activations(records)
     assert user.projection.names == ()
     assert user.projection.num_features == 33
@@ -426,7 +426,12 @@ def test_a_model_without_users_is_saved_as_the_core(core: Core, tmp_path: Path) 
     fitted.save(tmp_path / "all forgotten")
     for name in ("never fitted", "all forgotten"):
         again = MixedLinear.load(tmp_path / name)
-        assert torch.equal(again.logits(TEST), core.logits(TEST))
+        # Never fitted it has no form yet and computes as the core does; else in integers of 8 bits.
+        exact = name == "never fitted"
+        torch.testing.assert_close(
+            again.logits(TEST), core.logits(TEST), rtol=0, atol=0 if exact else 1e-3
+        )
+        assert torch.equal(again.logits(TEST), again.user.form.logits(again.activations(TEST)))
 
 
 def test_a_loaded_model_cannot_forget_what_it_has_not_got(core: Core, tmp_path: Path) -> None:

@@ -65,8 +65,7 @@ class Projection:
         if bases not in BASES:
             raise EffaceError(f"unknown bases {bases!r}.", f"use one of {', '.join(BASES)}.")
         pooled, taps = tail.head.in_features, taps_of(tail)
-        share = (num_features - pooled - 1) // max(len(taps), 1)
-        side = math.isqrt(max(share, 0))
+        side = cls.side(tail, num_features)
         taps = taps if side > 0 else []
         samples = calibration[slice(None, None, max(1, -(-len(calibration) // max_samples)))]
         if len(samples) == 0:
@@ -87,6 +86,12 @@ class Projection:
         norms = [part.square().sum(1).mean().sqrt() for part in raw._parts(taps, seen)]
         scales = torch.stack([n if n > 0 else torch.ones(()) for n in norms])
         return cls(raw.names, raw.inputs, raw.gradients, scales, pooled)
+
+    @staticmethod
+    def side(tail: Tail, num_features: int) -> int:
+        """r, of the r² features that each tapped layer gets."""
+        share = (num_features - tail.head.in_features - 1) // max(len(taps_of(tail)), 1)
+        return math.isqrt(max(share, 0)) if taps_of(tail) else 0
 
     @property
     def num_features(self) -> int:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from efface.activations import Activations
+from efface.arithmetic import Arithmetic, Choice, load_form
 from efface.compact.projection import Projection
 from efface.compact.quantiser import Quantiser
 from efface.compact.ridge import RidgeSolution, solve
@@ -23,6 +24,7 @@ from efface.compact.rows import Rows
 from efface.compact.statistics import Statistics
 from efface.core import Core
 from efface.errors import EffaceError
+from efface.forms import FloatForm, Form
 from efface.tangent.sgd import Progress
 from efface.tangent.solution import Solution, Status
 from efface.targets import one_hot
@@ -60,6 +62,9 @@ class CompactUser:
             ``MixedLinear.fit`` decide: 0 where core records are replayed (their own rows say it all, and
             the core is overconfident on just these records), else 1.
         calibration: where bases and scales came from; ``calibrate`` sets it, files keep it.
+        arithmetic: "integer" (the same bits on every machine), "float32", or "auto": integer where the
+            network has such a form. ``MixedLinear.calibrate`` finds it, and ``form`` says which it is.
+        form: the settings of the form, from a file.
     """
 
     kind = "compact"
@@ -77,7 +82,12 @@ class CompactUser:
         total_ridge: float | None = None,
         core_weight: float | None = None,
         calibration: str | None = None,
+        arithmetic: str = "auto",
+        form: dict[str, Any] | None = None,
     ) -> None:
+        self.arithmetic = Arithmetic(arithmetic)
+        self.form: Form = FloatForm(core) if form is None else load_form(core, form)
+        self.form_reasons: tuple[str, ...] = ()  # why it is not a better one
         self.core, self.num_wanted, self.bits, self.mu = core, features, bits, mu
         self.target_scale, self.bases, self.seed = target_scale, bases, seed
         self.total_ridge, self.core_weight = total_ridge, core_weight
@@ -89,6 +99,15 @@ class CompactUser:
 
     # --- from core data ---------------------------------------------------------------------------
 
+    @property
+    def wants_gradients(self) -> bool:
+        """Whether ψ will have gradient features."""
+        return Projection.side(self.core.tail, self.num_wanted) > 0
+
+    def take_form(self, choice: Choice) -> None:
+        """Compute in this form from now on; before ``calibrate``."""
+        self.form, self.form_reasons = choice.form, choice.reasons
+
     def calibrate(
         self,
         activations: Activations,
@@ -99,10 +118,16 @@ class CompactUser:
 
         User data never comes here. Without ``labels`` there is nothing to choose a ridge on.
         """
+        samples = activations[slice(0, len(activations))]
         self.projection = Projection.build(
-            self.core.tail, activations, self.num_wanted, bases=self.bases, seed=self.seed
+            self.core.tail,
+            self.form.plain(samples),
+            self.num_wanted,
+            bases=self.bases,
+            seed=self.seed,
         )
-        rows = self.projection.rows(self.core.tail, activations).double().numpy()
+        self.form.fit_projection(self.projection, samples)
+        rows = self._psi(activations)
         bias = self.projection.bias
         self.quantiser = Quantiser.fit(rows, self.bits, headroom=source.headroom, bias=bias)
         if self.mu is None and self.total_ridge is None:
@@ -162,15 +187,18 @@ class CompactUser:
         """
         assert self.projection is not None
         assert self.quantiser is not None
-        psi = [np.zeros((0, self.projection.num_features))]
+        features = [np.zeros((0, self.projection.num_features), self.quantiser.dtype)]
         logits = [np.zeros((0, len(self.core.classes)))]
-        for rows, pooled in self.projection.each(self.core.tail, activations):
-            psi.append(rows.double().numpy())
-            with torch.no_grad():
-                logits.append(self.core.tail.head(pooled).double().numpy())
-        features, _ = self.quantiser.quantise(np.concatenate(psi))
+        for psi, some in self.form.rows(self.projection, activations):
+            features.append(self.quantiser.quantise(psi.double().numpy())[0])
+            logits.append(some.double().numpy())
         residuals = self._core_targets(labels) - self.kept * np.concatenate(logits)
-        return Rows(features, self.target_quantiser.quantise(residuals)[0])
+        return Rows(np.concatenate(features), self.target_quantiser.quantise(residuals)[0])
+
+    def _psi(self, activations: Activations) -> np.ndarray:
+        assert self.projection is not None
+        rows = [psi.double().numpy() for psi, _ in self.form.rows(self.projection, activations)]
+        return np.concatenate([np.zeros((0, self.projection.num_features)), *rows])
 
     @property
     def kept(self) -> float:
@@ -241,12 +269,11 @@ class CompactUser:
 
     def logits(self, activations: Activations) -> Tensor:
         """α f_core + Θᵀψ, ψ quantised as in training; with Θ = 0 the core's logits bit for bit."""
-        core = self.core.logits_of(activations)
+        core = self.form.logits(activations)
         if self.theta is None or not self.theta.any():
             return core
-        projection, quantiser, _ = self._require_calibrated()
-        psi = projection.rows(self.core.tail, activations).double().numpy()
-        features, _ = quantiser.quantise(psi)
+        _, quantiser, _ = self._require_calibrated()
+        features, _ = quantiser.quantise(self._psi(activations))
         return self.kept * core + torch.from_numpy(self._real(features) @ self.theta).float()
 
     def reset(self) -> None:
@@ -279,7 +306,10 @@ class CompactUser:
     def settings(self) -> dict[str, Any]:
         projection = self.projection
         # Only where it is known: files of earlier versions have none, and a digest of what they have.
-        known = {} if self.calibration is None else {"calibration": str(self.calibration)}
+        known: dict[str, Any] = {}
+        if self.calibration is not None:
+            known = {"calibration": str(self.calibration), "form": self.form.settings}
+            known |= {"arithmetic": str(self.arithmetic)}
         return {
             "kind": self.kind,
             "features": self.num_wanted,
