@@ -5,6 +5,8 @@ from __future__ import annotations
 from fractions import Fraction
 from math import lcm
 
+from torch import Tensor
+
 from efface.compact.statistics import Statistics
 
 MOST_FEATURES = 24  # a few milliseconds
@@ -28,7 +30,7 @@ def solve_exactly(
     return _bareiss(matrix, size)
 
 
-def _integers(limbs: tuple) -> list[list[int]]:  # type: ignore[type-arg]
+def _integers(limbs: tuple[Tensor, ...]) -> list[list[int]]:
     rows = [limb.tolist() for limb in limbs]
     return [
         [sum(int(v) for v in values) for values in zip(*row, strict=True)]
