@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from efface.compact.expansion import Expansion
+from efface.compact.expansion import Expansion, Floats
 from efface.compact.statistics import Statistics
 
 HELD_BITS = 52  # sums are kept below 2^52 u before rounding, which leaves a factor of 2 for it
@@ -31,10 +31,10 @@ LEAST_BITS = 10  # G is cut into slices if fewer bits of a correction would be l
 SLICED_BITS = 16  # and this many are left then
 
 
-def powers_above(values: Tensor) -> Tensor:
-    """The least ``2^e > value`` for each value >= 0, in float64; 1/2 or 1 where it is 0."""
-    exponents = np.frexp(values.numpy())[1]
-    return torch.from_numpy(np.ldexp(1.0, exponents))
+def powers_above(values: Floats) -> Floats:
+    """The least ``2^e > value`` for each value > 0; 1 where it is 0."""
+    powers: Floats = np.ldexp(1.0, np.frexp(values)[1])
+    return powers
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,54 +47,55 @@ class IntegerSystem:
     """
 
     statistics: Statistics
-    ridge: tuple[Tensor, Tensor]  # Λ = high + low, 26 bits each, (k,)
-    reach: Tensor  # (k,)
+    ridge: tuple[Floats, Floats]  # Λ = high + low, 26 bits each, (k,)
+    reach: Floats  # (k,)
     height: float
     width: int | None
 
     @classmethod
-    def build(cls, statistics: Statistics, ridge: Tensor) -> IntegerSystem:
+    def build(cls, statistics: Statistics, ridge: Floats) -> IntegerSystem:
         """``ridge`` is the diagonal of Λ, (k,) float64."""
         shifted = ridge * (2.0**27 + 1)  # Veltkamp's splitting
         high = shifted - (shifted - ridge)
         split = (high, ridge - high)
-        roots = torch.tensor([math.sqrt(value) for value in statistics.diagonal()]).double()
+        roots = np.array([math.sqrt(value) for value in statistics.diagonal()])
         height = float(roots.max())
         if height * float(roots.sum()) <= 2.0 ** (HELD_BITS - LEAST_BITS):
             return cls(statistics, split, roots, height, None)
         width = HELD_BITS - SLICED_BITS - math.ceil(math.log2(len(ridge)))
-        return cls(statistics, split, torch.ones_like(ridge), 2.0 ** (width - 1), width)
+        return cls(statistics, split, np.ones_like(ridge), 2.0 ** (width - 1), width)
 
     def right_hand_side(self) -> Expansion:
         """B, (c, k)."""
-        first, *others = (limb.t().contiguous() for limb in self.statistics.cross_limbs())
+        first, *others = (
+            np.array(limb.numpy().T, order="C") for limb in self.statistics.cross_limbs()
+        )
         return Expansion((first,)).plus(*others)
 
-    def parts_of(self, correction: Tensor, bits: int) -> list[Tensor]:
+    def parts_of(self, correction: Floats, bits: int) -> list[Floats]:
         """Exact multiplicands that add up to ``correction`` (c, k) but for about ``bits`` bits.
 
         ``height Σ reach_j |z_j| < 2^52 u``, and rounding adds at most ``height Σ reach_j u / 2 <= 2^41 u``.
         """
-        parts: list[Tensor] = []
+        parts: list[Floats] = []
         left, gained = correction, 0.0
         while gained < bits:
-            largest = left.abs().amax(1)
-            sums = powers_above(self.height * (left.abs() @ self.reach)) / 2.0**HELD_BITS
-            unit = torch.maximum(sums, powers_above(largest) / 2.0**PART_BITS)[:, None]
-            part = (left / unit).round_().mul_(unit)
+            sizes = np.abs(left)
+            largest = sizes.max(1)
+            sums = powers_above(self.height * (sizes @ self.reach)) / 2.0**HELD_BITS
+            unit = np.maximum(sums, powers_above(largest) / 2.0**PART_BITS)[:, None]
+            part = np.rint(left / unit)
+            part *= unit
             parts.append(part)
-            width = torch.where(largest > 0, torch.log2(largest / unit[:, 0]), torch.inf)
-            gained += max(float(width.amin()), 1.0)
+            width = np.log2(largest / unit[:, 0], where=largest > 0, out=np.full(len(unit), np.inf))
+            gained += max(float(width.min()), 1.0)
             left = left - part
         return parts
 
-    def residual_after(self, residual: Expansion, parts: list[Tensor]) -> Expansion:
+    def residual_after(self, residual: Expansion, parts: list[Floats]) -> Expansion:
         """``ρ − (G + Λ) Σ parts``, exactly."""
-        terms = [
-            -piece
-            for product in self._products(torch.cat(parts))
-            for piece in product.chunk(len(parts))
-        ]
+        less = torch.from_numpy(-np.concatenate(parts))
+        terms = [t for p in self._products(less) for t in np.split(p.numpy(), len(parts))]
         terms += [-part * ridge for part in parts for ridge in self.ridge]
         return residual.plus(*terms)
 

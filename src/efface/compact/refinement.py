@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
-from efface.compact.expansion import Expansion
+from efface.compact.expansion import Expansion, Floats
 from efface.compact.factor import Factor
 from efface.compact.integer_system import IntegerSystem
 from efface.compact.release_grid import ReleaseGrid
@@ -37,12 +38,12 @@ RANGE = (2.0**-400, 2.0**400)
 class Columns:
     """Outputs on their way, (m, k): Z, its exact residual ρ, and ``norm >= ‖r_j‖``, (m,)."""
 
-    index: Tensor  # (m,), which outputs
+    index: NDArray[np.intp]  # (m,), which outputs
     weights: Expansion
     residual: Expansion
-    norm: Tensor
+    norm: Floats
 
-    def select(self, rows: Tensor) -> Columns:
+    def select(self, rows: NDArray[np.intp]) -> Columns:
         parts = self.weights.select(rows), self.residual.select(rows)
         return Columns(self.index[rows], *parts, self.norm[rows])
 
@@ -59,16 +60,16 @@ class Outcome:
         done: whether ``theta`` is proved, or where nothing is, whether the residual is small, (c,).
     """
 
-    theta: Tensor
-    right: Tensor
-    norm: Tensor
-    bound: Tensor
-    done: Tensor
+    theta: NDArray[np.float32]
+    right: Floats
+    norm: Floats
+    bound: Floats
+    done: NDArray[np.bool_]
 
     @property
     def relative_residual(self) -> float:
         """``‖r‖_F / ‖S B T‖_F``; for a zero right-hand side both are 0."""
-        size, norm = float(self.right.norm()), float(self.norm.norm())
+        size, norm = float(np.linalg.norm(self.right)), float(np.linalg.norm(self.norm))
         return norm / size if size else norm
 
 
@@ -85,8 +86,8 @@ class Refinement:
     """
 
     system: IntegerSystem
-    scale: Tensor
-    target_scale: Tensor
+    scale: Floats
+    target_scale: Floats
     grid: ReleaseGrid
     ridge: float | None
     enough: float
@@ -94,11 +95,11 @@ class Refinement:
     def start(self) -> tuple[Columns, Outcome]:
         """Z = 0 and ρ = B: outputs whose column of B is 0 are done."""
         right = self.system.right_hand_side()
-        index, shape = torch.arange(len(self.target_scale)), right.parts[0].shape
-        zero = Expansion((torch.zeros(shape, dtype=torch.float64),))
+        index, shape = np.arange(len(self.target_scale)), right.parts[0].shape
+        zero = Expansion((np.zeros(shape),))
         columns = Columns(index, zero, right, self._norms(right, index))
-        nothing, norm = torch.zeros(len(index), dtype=torch.bool), columns.norm
-        outcome = Outcome(torch.zeros(shape), norm, norm.clone(), norm.clone(), nothing)
+        nothing, norm = np.zeros(len(index), dtype=np.bool_), columns.norm
+        outcome = Outcome(np.zeros(shape, np.float32), norm, norm.copy(), norm.copy(), nothing)
         return self._note(columns, outcome), outcome
 
     def run(self, columns: Columns, outcome: Outcome, factor: Factor) -> Columns:
@@ -112,10 +113,10 @@ class Refinement:
             if not len(columns.index):
                 break
             closer = self.step(columns, factor)
-            if not bool((closer.norm <= slowest * columns.norm).all()):
+            if not (closer.norm <= slowest * columns.norm).all():
                 break
             columns = self._note(closer, outcome)
-            if bool((columns.norm <= TIE * outcome.right[columns.index]).all()):
+            if (columns.norm <= TIE * outcome.right[columns.index]).all():
                 break
         return columns
 
@@ -125,24 +126,24 @@ class Refinement:
         at = columns.index
         outcome.theta[at], outcome.norm[at] = theta, columns.norm
         outcome.bound[at], outcome.done[at] = self.bound(columns), done
-        return columns.select((~done).nonzero()[:, 0]) if bool(done.any()) else columns
+        return columns.select(np.flatnonzero(~done)) if done.any() else columns
 
     def theta(self, columns: Columns) -> Expansion:
         """``Θ = S⁻¹ Z T``, exactly for powers of two."""
         return columns.weights.times(self.target_scale[columns.index, None] / self.scale)
 
-    def bound(self, columns: Columns) -> Tensor:
+    def bound(self, columns: Columns) -> Floats:
         """``‖r_j‖ / λ``, rounded upwards, (m,)."""
         if self.ridge is None:
-            return torch.where(columns.norm > 0, torch.inf, 0.0).double()
+            return np.where(columns.norm > 0, np.inf, 0.0)
         return columns.norm / self.ridge * (1 + 2.0**-50)
 
     def step(self, columns: Columns, factor: Factor) -> Columns:
         """``Z ← Z + A⁻¹ r``, the correction rounded to what makes the next residual exact."""
-        both = self.scale * self.target_scale[columns.index, None]
-        correction = factor.solve((columns.residual.value() * both).mT).mT
-        correction = correction * (self.scale / self.target_scale[columns.index, None])
-        parts = self.system.parts_of(correction, BITS[factor.lower.dtype])
+        targets = self.target_scale[columns.index, None]
+        left = columns.residual.value() * (self.scale * targets)
+        theta = factor.solve(torch.from_numpy(left).mT).mT.numpy()
+        parts = self.system.parts_of(theta * (self.scale / targets), BITS[factor.lower.dtype])
         residual = self.system.residual_after(columns.residual, parts)
         return replace(
             columns,
@@ -151,19 +152,24 @@ class Refinement:
             norm=self._norms(residual, columns.index),
         )
 
-    def decide(self, columns: Columns, right: Tensor) -> tuple[Tensor, Tensor]:
+    def decide(
+        self, columns: Columns, right: Floats
+    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """Released weights, (m, k) float32, and which outputs are done, (m,)."""
         theta, bound = self.theta(columns), self.bound(columns)
         grid = self.grid.select(columns.index)
         if self.ridge is None:
             return grid.nearest(theta.value()), columns.norm <= self.enough * right[columns.index]
-        if not bool((bound <= HOPELESS * theta.parts[0].abs().amax(1)).any() or (bound == 0).any()):
-            return grid.nearest(theta.value()), torch.zeros_like(bound, dtype=torch.bool)
+        near = bound <= HOPELESS * np.abs(theta.parts[0]).max(1, initial=0.0)
+        if not near.any():
+            return grid.nearest(theta.value()), near
         return grid.decide(theta, bound)
 
-    def _norms(self, residual: Expansion, index: Tensor) -> Tensor:
+    def _norms(self, residual: Expansion, index: NDArray[np.intp]) -> Floats:
         """Upper bounds on ``‖S ρ_j T‖_2``, (m,); relative to the largest entry, so nothing underflows."""
         sizes = residual.magnitude_bound() * self.scale  # (m, k)
-        largest = sizes.amax(1)
-        ratios = sizes / torch.where(largest > 0, largest, 1.0)[:, None]
-        return largest * ratios.square_().sum(1).sqrt() * NORM_UPWARDS * self.target_scale[index]
+        largest = sizes.max(1, initial=0.0)
+        sizes /= np.where(largest > 0, largest, 1.0)[:, None]
+        squares = np.einsum("ij,ij->i", sizes, sizes)
+        norms: Floats = largest * np.sqrt(squares) * NORM_UPWARDS * self.target_scale[index]
+        return norms

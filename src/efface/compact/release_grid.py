@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
-from efface.compact.expansion import Expansion
+from efface.compact.expansion import Expansion, Floats
 
 QUANTUM_BITS = 48
 LEAST_EXPONENT = -126
@@ -31,31 +30,39 @@ MOST_BY_HAND = 64  # entries that are decided with fractions, one by one, before
 class ReleaseGrid:
     """float32 numbers that are multiples of a quantum; arrays are (c, k)."""
 
-    exponents: np.ndarray  # of the quantum
-    quantum: Tensor
+    exponents: NDArray[np.integer]  # of the quantum
+    quantum: Floats
 
     @classmethod
-    def build(cls, scale: Tensor, target_scale: Tensor) -> ReleaseGrid:
+    def build(cls, scale: Floats, target_scale: Floats) -> ReleaseGrid:
         """Of features with ``scale`` (k,) and outputs with ``target_scale`` (c,)."""
-        feature, target = (np.frexp(values.numpy())[1] for values in (scale, target_scale))
+        feature, target = (np.frexp(values)[1] for values in (scale, target_scale))
         exponents = np.maximum(target[:, None] - feature - QUANTUM_BITS, LEAST_EXPONENT)
-        return cls(exponents, torch.from_numpy(np.ldexp(1.0, exponents)))
+        return cls(exponents, np.ldexp(1.0, exponents))
 
-    def select(self, rows: Tensor) -> ReleaseGrid:
-        return ReleaseGrid(self.exponents[rows.numpy()], self.quantum[rows])
+    def select(self, rows: NDArray[np.intp]) -> ReleaseGrid:
+        return ReleaseGrid(self.exponents[rows], self.quantum[rows])
 
-    def nearest(self, weights: Tensor) -> Tensor:
+    def nearest(self, weights: Floats) -> NDArray[np.float32]:
         """float32 of float64 weights. Where float32's step is below the quantum, multiples of that."""
-        coarse = (weights / self.quantum).round_().mul_(self.quantum)
-        fine = torch.where(weights.abs() >= self.quantum * 2.0**23, weights, coarse)
-        return fine.float() + 0.0  # + 0.0: there is one zero
+        coarse = weights / self.quantum
+        fine = np.abs(coarse) >= 2.0**23
+        np.rint(coarse, out=coarse)
+        coarse *= self.quantum
+        np.copyto(coarse, weights, where=fine)
+        with np.errstate(over="ignore"):  # the status says so
+            single = coarse.astype(np.float32)
+        single += 0.0  # there is one zero
+        return single
 
     def nearest_exactly(self, weight: Fraction, row: int, column: int) -> Fraction:
         """The same, of one weight that need not be a float."""
         step = Fraction(2) ** max(_exponent(weight) - 24, int(self.exponents[row, column]))
         return round(weight / step) * step  # half to even
 
-    def decide(self, weights: Expansion, bound: Tensor) -> tuple[Tensor, Tensor]:
+    def decide(
+        self, weights: Expansion, bound: Floats
+    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """The nearest of ``weights``, (c, k), and of which rows it is that of all within ``bound``, (c,).
 
         Rounding is monotone: if both ends of ``weight ± bound`` round to one number, so does what is
@@ -63,15 +70,15 @@ class ReleaseGrid:
         round; where that leaves a doubt, fractions decide.
         """
         first, *others = weights.parts
-        second = others[0] if others else torch.zeros_like(first)
-        margin = (first.abs() + second.abs()) * 2.0**-51 + bound[:, None] * (1 + 2.0**-49)
+        second = others[0] if others else np.zeros_like(first)
+        margin = (np.abs(first) + np.abs(second)) * 2.0**-51 + bound[:, None] * (1 + 2.0**-49)
         for part in others[1:]:
-            margin += part.abs() * (1 + 2.0**-49)
+            margin += np.abs(part) * (1 + 2.0**-49)
         low, high = (self.nearest(first + end) for end in (second - margin, second + margin))
         nearest = self.nearest(weights.value())
         doubtful = low != high
-        if 0 < int(doubtful.sum()) <= MOST_BY_HAND:
-            for row, column in doubtful.nonzero().tolist():
+        if 0 < np.count_nonzero(doubtful) <= MOST_BY_HAND:
+            for row, column in np.argwhere(doubtful).tolist():
                 exact, reach = weights.exactly(row, column), Fraction(float(bound[row]))
                 ends = {
                     self.nearest_exactly(e, row, column) for e in (exact - reach, exact + reach)

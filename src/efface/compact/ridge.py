@@ -128,12 +128,12 @@ class _System:
         return Factor.of(strips(), self.scale, added, diagonal, dtype)
 
     def refinement(self, ridge: float) -> Refinement:
-        bounded = self._bounded(ridge)
+        bounded, scale, target_scale = self._bounded(ridge), self.scale, self.target_scale
         return Refinement(
-            IntegerSystem.build(self.statistics, ridge * self.penalty / self.scale.square()),
-            self.scale,
-            self.target_scale,
-            ReleaseGrid.build(self.scale, self.target_scale),
+            IntegerSystem.build(self.statistics, (ridge * self.penalty / scale.square()).numpy()),
+            scale.numpy(),
+            target_scale.numpy(),
+            ReleaseGrid.build(scale.numpy(), target_scale.numpy()),
             ridge if bounded else None,
             ROUNDING,
         )
@@ -194,8 +194,8 @@ class _System:
 
     def _solution(self, outcome: Outcome, ridge: float, status: RidgeStatus) -> RidgeSolution:
         num_rows = self.statistics.num_rows
-        weights = np.array(outcome.theta.t(), order="C")  # (k, c)
-        norm, relative = float(outcome.norm.norm()), outcome.relative_residual
+        weights = np.array(outcome.theta.T, order="C")  # (k, c)
+        norm, relative = float(np.linalg.norm(outcome.norm)), outcome.relative_residual
         if status is RidgeStatus.NOT_POSITIVE_DEFINITE:
             weights[:], norm, relative = np.nan, np.nan, np.nan
         elif not np.isfinite(weights).all():
