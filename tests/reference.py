@@ -374,3 +374,72 @@ def _channel_affine(op: ChannelAffine, x: np.ndarray, unit_in: int, unit: int) -
         product = _each(float32_of, x[c] * float32_of(factor))
         y[c] = _each(float32_of, product + shift)
     return y
+
+
+# --- weights that are the same everywhere: the ridge system in fractions --------------------------
+
+
+def rational_ridge(
+    rows: np.ndarray,
+    targets: np.ndarray,
+    ridge: float,
+    scale: Sequence[float],
+    target_scale: Sequence[float],
+    counts: Sequence[int] | None = None,
+) -> list[list[Fraction]]:
+    """Θ with ``(S G S + λ I) Θ = S B T``, k rows of c, by Gauss and Jordan without a rounding."""
+    gram, cross, _ = exact_statistics(rows, targets, counts)
+    s, t = ([Fraction(float(v)) for v in values] for values in (scale, target_scale))
+    k, c = len(s), len(t)
+    system = [
+        [s[i] * gram[i][j] * s[j] + (Fraction(ridge) if i == j else 0) for j in range(k)]
+        + [s[i] * cross[i][j] * t[j] for j in range(c)]
+        for i in range(k)
+    ]
+    for i in range(k):
+        pivot = next(j for j in range(i, k) if system[j][i])
+        system[i], system[pivot] = system[pivot], system[i]
+        system[i] = [value / system[i][i] for value in system[i]]
+        for j in range(k):
+            if j != i:
+                system[j] = [
+                    v - system[j][i] * p for v, p in zip(system[j], system[i], strict=True)
+                ]
+    return [row[k:] for row in system]
+
+
+def released(weight: Fraction, scale: float, target_scale: float) -> np.float32:
+    """The nearest float32 that is a multiple of the quantum, by looking at the neighbours of a guess."""
+    quantum = Fraction(2) ** max(
+        int(np.log2(target_scale)) - int(np.log2(scale)) - 48, -126
+    )  # powers of two
+    size, sign = abs(weight), -1 if weight < 0 else 1
+    if size < quantum * 2**23:
+        number = size // quantum
+        rest = size - number * quantum
+        up = rest > quantum / 2 or (rest == quantum / 2 and number % 2 == 1)
+        return np.float32(sign * float((number + up) * quantum)) + np.float32(0)
+    guess = np.float32(float(size))
+    near = [np.nextafter(guess, np.float32(way)) for way in (0, np.inf)] + [guess]
+    even = [int(value.view(np.int32)) % 2 for value in near]
+    best = min(
+        zip(near, even, strict=True), key=lambda v: (abs(Fraction(float(v[0])) - size), v[1])
+    )
+    return np.float32(sign * best[0])
+
+
+def rational_product(
+    integers: np.ndarray, weights: np.ndarray, scale: Sequence[float]
+) -> list[list[Fraction]]:
+    """``Σ_j q_j s_j w_jc`` in fractions, n rows of c."""
+    exact = [
+        [Fraction(float(s)) * Fraction(float(w)) for w in row]
+        for s, row in zip(scale, weights, strict=True)
+    ]
+    return [
+        [
+            sum((int(q) * exact[j][column] for j, q in enumerate(row)), Fraction(0))
+            for column in range(weights.shape[1])
+        ]
+        for row in integers
+    ]

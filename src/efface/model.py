@@ -232,7 +232,10 @@ class MixedLinear:
         empty = hashlib.sha256(b"").hexdigest()
         statistics = self.user.statistics_digest if compact else empty
         weights = self.user.weights_digest if compact else tensors_digest(self.user.tensors)
-        return Outcome(ExactCertificate(statistics, weights, 0, len(data.records), 0.0), None)
+        certificate = ExactCertificate(
+            statistics, weights, 0, len(data.records), 0.0, weights_proved=True
+        )
+        return Outcome(certificate, None)
 
     def _take_over(self, outcome: Outcome, data: TrainingSet, positions: np.ndarray) -> None:
         when = datetime.now(UTC).isoformat(timespec="seconds")
@@ -338,7 +341,8 @@ class MixedLinear:
         )
         self.data, self.solution = data, solution
         digests = (self.user.statistics_digest, self.user.weights_digest)
-        return ExactCertificate(*digests, len(data), 0, solution.residual_norm, difference)
+        proved, residual = self.user.weights_proved, solution.residual_norm
+        return ExactCertificate(*digests, len(data), 0, residual, difference, proved)
 
     def _joined(self, data: TrainingSet, part: TrainingSet) -> Activations:
         """The activations of both, in the order of ``TrainingSet.plus``."""

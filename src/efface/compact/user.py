@@ -1,7 +1,8 @@
 """The compact user part: α f_core(x) + Θᵀψ(x), Θ from exact integer statistics of quantised features.
 
-Fit: quantise ψ and the target residuals, sum them up, solve (G/n + μI) Θ = B/n. Forget: subtract the
-samples' integers and solve again; the sums are then byte for byte those of a model never given them.
+Fit: quantise ψ and the target residuals, sum them up, solve (G + λI) Θ = B. Forget: subtract the
+samples' integers and solve again; the sums are then byte for byte those of a model never given them, and so
+are the weights: the exact solution rounded to float32, on whatever machine.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from efface.activations import Activations
 from efface.arithmetic import Arithmetic, Choice, load_form
+from efface.compact.exact_product import exact_product
 from efface.compact.projection import Projection
 from efface.compact.quantiser import Quantiser
 from efface.compact.ridge import RidgeSolution, solve
@@ -95,7 +97,9 @@ class CompactUser:
         self.projection: Projection | None = None
         self.quantiser: Quantiser | None = None
         self.statistics: Statistics | None = None
-        self.theta: np.ndarray | None = None  # (k, c)
+        # (k, c) float32; float64 with noise on it, and in files of earlier versions.
+        self.theta: np.ndarray | None = None
+        self.weights_proved: bool | None = None  # of the last solve; None: not solved here
 
     # --- from core data ---------------------------------------------------------------------------
 
@@ -248,16 +252,20 @@ class CompactUser:
             raise
 
     def solve(self) -> Solution:
-        _, quantiser, statistics = self._require_calibrated()
-        result: RidgeSolution = solve(
-            statistics,
-            self.ridge_mu,
-            scale=quantiser.scale,
-            target_scale=self.target_quantiser.scale,
-        ).checked()
-        self.theta = np.ascontiguousarray(result.theta)
+        result = self.solution_of(self._require_calibrated()[2])
+        self.theta, self.weights_proved = result.theta, result.proved
         value = torch.from_numpy(result.theta.copy())
         return Solution(value, Status.CONVERGED, result.relative_residual, 1.0)
+
+    def solution_of(self, statistics: Statistics) -> RidgeSolution:
+        """The weights of these sums, with this part's scales and ridge: λ itself, or μ times n."""
+        return solve(
+            statistics,
+            self.mu,
+            ridge=self.total_ridge if self.mu is None else None,
+            scale=self._require_calibrated()[1].scale,
+            target_scale=self.target_quantiser.scale,
+        ).checked()
 
     @property
     def ridge_mu(self) -> float:
@@ -269,18 +277,28 @@ class CompactUser:
 
     def logits(self, activations: Activations) -> Tensor:
         """α f_core + Θᵀψ, ψ quantised as in training; with Θ = 0 the core's logits bit for bit."""
-        core = self.form.logits(activations)
         if self.theta is None or not self.theta.any():
-            return core
-        _, quantiser, _ = self._require_calibrated()
-        features, _ = quantiser.quantise(self._psi(activations))
-        return self.kept * core + torch.from_numpy(self._real(features) @ self.theta).float()
+            return self.form.logits(activations)
+        projection, quantiser, _ = self._require_calibrated()
+        found = [torch.zeros(0, len(self.core.classes))]
+        for psi, core in self.form.rows(projection, activations):
+            features, _ = quantiser.quantise(psi.double().numpy())
+            found.append(self.kept * core + torch.from_numpy(self._product(features)).float())
+        return torch.cat(found)
+
+    def _product(self, features: np.ndarray) -> np.ndarray:
+        """Θᵀψ, (n, c). Of float32 weights it has one rounding, and is the same on every machine."""
+        assert self.quantiser is not None
+        assert self.theta is not None
+        if self.theta.dtype == np.float32:
+            return exact_product(features, self.theta, self.quantiser.scale)
+        return self._real(features) @ self.theta
 
     def reset(self) -> None:
         """Forget everything: no statistics, Θ = 0."""
         if self.projection is not None:
             self.statistics = self._empty()
-        self.theta = None
+        self.theta, self.weights_proved = None, True  # no rows: Θ = 0 exactly
 
     def _real(self, features: np.ndarray) -> np.ndarray:
         assert self.quantiser is not None
@@ -297,8 +315,10 @@ class CompactUser:
 
     @property
     def weights_digest(self) -> str:
-        theta = np.zeros(self.num_weights) if self.theta is None else self.theta
-        return hashlib.sha256(np.ascontiguousarray(theta, dtype="<f8").tobytes()).hexdigest()
+        """SHA-256 of Θ's little-endian bytes, row by row: of float32, unless there is noise on them."""
+        theta = np.zeros(self.num_weights, np.float32) if self.theta is None else self.theta
+        kind = "<f4" if theta.dtype == np.float32 else "<f8"
+        return hashlib.sha256(np.ascontiguousarray(theta, dtype=kind).tobytes()).hexdigest()
 
     # --- files ------------------------------------------------------------------------------------
 
