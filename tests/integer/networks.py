@@ -1,6 +1,6 @@
 """Small networks in exact mode: what they give, and its digest. As a script, one line of JSON for all.
 
-    python -m tests.integer.networks [aligned|unaligned]
+python -m tests.integer.networks [aligned|unaligned]
 """
 
 from __future__ import annotations
