@@ -52,7 +52,7 @@ def rounded(x: Tensor, bits: int, dims: Dims) -> Tensor:
     """
     if x.numel() == 0:
         return x.clone()
-    largest = x.abs().amax(dims, keepdim=True)
+    largest = torch.maximum(x.amax(dims, keepdim=True), -x.amin(dims, keepdim=True))
     shift = power_of_two_below(largest).clamp_(min=_LEAST).mul_(1.5 * 2.0 ** (MANTISSA - bits))
     return torch.add(x, shift).sub_(shift)
 
