@@ -52,10 +52,16 @@ def _others() -> Tail:
     return cases.with_head([*modules, nn.Flatten()], 8)
 
 
+def _resized() -> Tail:
+    """DINOv2 on images of another size than its position embeddings': they are resized."""
+    return cases.tail_of(cases.tiny("dinov2"), "all")
+
+
 PLAIN = {
     "digits": lambda: cases.with_head([*digits_cnn(3)], 32),
     "efficient": _efficient,
     "others": _others,
+    "dinov2, resized": _resized,
 }
 NAMES = (*cases.TINY, *PLAIN)
 

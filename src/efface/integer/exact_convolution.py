@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from efface.integer.exact_sums import exact_sum, product_bits, rounded
+from efface.integer.exact_sums import exact_sum, positive_zeros, product_bits, rounded
 
 _convolve = torch.ops.aten.convolution.default
 _convolve_backward = torch.ops.aten.convolution_backward.default
@@ -96,7 +96,7 @@ def convolve(x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
     """Σ of inputs and weights already on their grids."""
     if geometry.is_depthwise(weight):
         return _depthwise(x, weight, geometry)
-    return _convolve(x, weight, None, *geometry.arguments)
+    return positive_zeros(_convolve(x, weight, None, *geometry.arguments))
 
 
 def transpose_convolve(g: Tensor, x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
@@ -104,7 +104,7 @@ def transpose_convolve(g: Tensor, x: Tensor, weight: Tensor, geometry: Geometry)
     if geometry.is_depthwise(weight):
         return _depthwise_transpose(g, x, weight, geometry)
     mask = [True, False, False]
-    return _convolve_backward(g, x, weight, None, *geometry.arguments, mask)[0]
+    return positive_zeros(_convolve_backward(g, x, weight, None, *geometry.arguments, mask)[0])
 
 
 def weight_gradient(g: Tensor, x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
@@ -113,7 +113,7 @@ def weight_gradient(g: Tensor, x: Tensor, weight: Tensor, geometry: Geometry) ->
     dims = (0, *range(2, g.dim()))
     mask = [False, True, False]
     g, x = rounded(g, bits[0], dims), rounded(x, bits[1], dims)
-    return _convolve_backward(g, x, weight, None, *geometry.arguments, mask)[1]
+    return positive_zeros(_convolve_backward(g, x, weight, None, *geometry.arguments, mask)[1])
 
 
 def bias_gradient(g: Tensor) -> Tensor:

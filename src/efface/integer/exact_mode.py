@@ -26,7 +26,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from efface.backbone import forward_ad_kernels
 from efface.errors import EffaceError
 from efface.integer.exact_products import Products, WeightCache
-from efface.integer.exact_rules import RULES, SELECTIONS, SINGLE
+from efface.integer.exact_rules import ANY_TYPE, EXTREMES, RULES, SELECTIONS, SINGLE
+from efface.integer.exact_sums import positive_zeros
 from efface.integer.self_test import self_test
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -63,8 +64,12 @@ class ExactMode(TorchDispatchMode):
         base = name[:-1] if _in_place(func) else name
         if base in SELECTIONS or name in SELECTIONS:
             return func(*args, **kwargs)
+        if base in EXTREMES:
+            result = func(*args, **kwargs)
+            return positive_zeros(result) if result.is_floating_point() else result
         if base in self._rules:
-            _refuse_other_types(operation, args)
+            if base not in ANY_TYPE:
+                _refuse_other_types(operation, args)
             return self._composed(func, self._rules[base], args, kwargs)
         if base in SINGLE:
             _refuse_other_types(operation, args)

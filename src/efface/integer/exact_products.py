@@ -8,7 +8,7 @@ from functools import partial
 from torch import Tensor, nn
 
 from efface.integer import exact_convolution as conv
-from efface.integer.exact_sums import product_bits, rounded
+from efface.integer.exact_sums import positive_zeros, product_bits, rounded
 
 
 class WeightCache:
@@ -53,7 +53,7 @@ class Products:
         if b.dim() == 3 and b.stride(0) == 0:  # one weight for the whole batch: one large product
             return self.matmul(a.flatten(0, 1), b[0]).unflatten(0, a.shape[:2])
         bits = product_bits(a.shape[-1])
-        return self._rounded(a, bits[0], -1) @ self._rounded(b, bits[1], -2)
+        return positive_zeros(self._rounded(a, bits[0], -1) @ self._rounded(b, bits[1], -2))
 
     def _rounded(self, x: Tensor, bits: int, dim: int) -> Tensor:
         return self.weights.get(x, (bits, dim), partial(rounded, bits=bits, dims=dim))

@@ -1,6 +1,7 @@
 """Which aten operations give the same bits everywhere as they are, and what stands in for the others.
 
 ``SELECTIONS``   move, compare or create values and round nothing: any type, passed through
+``EXTREMES``     choose the larger or smaller: the same, but which of −0 and +0 is larger is up to the kernel
 ``SINGLE``       one correctly rounded operation on each element: float64, passed through
 ``RULES``        everything else that is known, composed from exact sums, tables and single operations
 """
@@ -15,6 +16,7 @@ from torch import Tensor
 from efface.integer import exact_activations as activations
 from efface.integer import exact_norms as norms
 from efface.integer import exact_pooling as pooling
+from efface.integer.exact_resize import resize_cubic
 from efface.integer.exact_sums import exact_mean, exact_sum, terms_along
 from efface.integer.roots import inverse_root, square_root
 
@@ -35,14 +37,16 @@ NEW_TENSORS = _names("""
 """)
 CHOICES = _names("""
     where masked_fill eq ne lt le gt ge logical_and logical_or logical_not logical_xor bitwise_and bitwise_or
-    bitwise_not isnan isinf any all equal _local_scalar_dense amax amin max min maximum minimum clamp
-    clamp_min clamp_max relu hardtanh hardtanh_backward threshold_backward abs neg sign sgn
-    max_pool2d_with_indices
+    bitwise_not isnan isinf any all equal _local_scalar_dense hardtanh_backward threshold_backward abs neg
+    sign sgn max_pool2d_with_indices
 """)
 SELECTIONS = VIEWS_AND_COPIES | NEW_TENSORS | CHOICES
+EXTREMES = _names("amax amin maximum minimum clamp clamp_min clamp_max relu hardtanh")
 SINGLE = _names("""
     add sub rsub mul div reciprocal leaky_relu leaky_relu_backward floor ceil trunc frac
 """)
+
+ANY_TYPE = _names("upsample_bicubic2d")  # rules that compute in float64 whatever they are given
 
 
 def _over(x: Tensor, dims: Sequence[int] | int | None) -> tuple[int, ...]:
@@ -211,6 +215,7 @@ RULES: dict[str, Callable] = {
     "hardsigmoid_backward": activations.hardsigmoid_backward,
     "hardswish": activations.hardswish,
     "hardswish_backward": activations.hardswish_backward,
+    "upsample_bicubic2d": resize_cubic,
     "max_pool2d_with_indices_backward": pooling.max_pool_backward,
     "avg_pool2d": pooling.avg_pool,
     "avg_pool2d_backward": pooling.avg_pool_backward,

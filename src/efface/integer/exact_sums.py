@@ -74,4 +74,12 @@ def terms_along(x: Tensor, dims: Dims) -> int:
 def exact_matmul(a: Tensor, b: Tensor) -> Tensor:
     """``a @ b`` of (…, m, k) and (…, k, n): a grid for each row of a and each column of b."""
     bits = product_bits(a.shape[-1])
-    return rounded(a, bits[0], -1) @ rounded(b, bits[1], -2)
+    return positive_zeros(rounded(a, bits[0], -1) @ rounded(b, bits[1], -2))
+
+
+def positive_zeros(x: Tensor) -> Tensor:
+    """x, in place, with −0 as +0: whether products like 0 · (−1) sum to one or the other is up to the kernel.
+
+    Sums of rounded numbers need no such care: rounding leaves no −0, and a sum of others is never −0.
+    """
+    return x.add_(0.0)
