@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable
+from functools import cache
 from typing import Any, TypeVar
 
 import torch
@@ -57,22 +58,18 @@ class ExactMode(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        namespace, _, name = func._schema.name.partition("::")
-        operation = str(func)
-        if namespace not in ("aten", "prim") or (func._schema.is_mutable and not _in_place(func)):
-            raise UnsupportedOperation(operation)
-        base = name[:-1] if _in_place(func) else name
-        if base in SELECTIONS or name in SELECTIONS:
+        base = _base_name(func)
+        if base in SELECTIONS:
             return func(*args, **kwargs)
         if base in EXTREMES:
             result = func(*args, **kwargs)
             return positive_zeros(result) if result.is_floating_point() else result
         if base in self._rules:
             if base not in ANY_TYPE:
-                _refuse_other_types(operation, args)
+                _refuse_other_types(func, args)
             return self._composed(func, self._rules[base], args, kwargs)
         if base in SINGLE:
-            _refuse_other_types(operation, args)
+            _refuse_other_types(func, args)
             return _single(func, base, args, kwargs)
         return self._decomposed(func, args, kwargs)
 
@@ -92,6 +89,16 @@ class ExactMode(TorchDispatchMode):
         return result
 
 
+@cache
+def _base_name(func: Any) -> str:
+    """aten's name of the operation, of the one that is not in place if it is."""
+    namespace, _, name = func._schema.name.partition("::")
+    if namespace != "aten" or (func._schema.is_mutable and not _in_place(func)):
+        raise UnsupportedOperation(str(func))
+    return name[:-1] if _in_place(func) else name
+
+
+@cache
 def _in_place(func: Any) -> bool:
     name = func._schema.name
     return name.endswith("_") and not name.endswith("__")
@@ -114,10 +121,10 @@ def _is_fraction(value: object) -> bool:
     return isinstance(value, float) or (isinstance(value, Tensor) and value.is_floating_point())
 
 
-def _refuse_other_types(operation: str, args: Iterable[Any]) -> None:
+def _refuse_other_types(func: Any, args: Iterable[Any]) -> None:
     for x in args:
         if isinstance(x, Tensor) and x.is_floating_point() and x.dtype != torch.float64 and x.dim():
-            raise UnsupportedOperation(operation, f"is computed in {x.dtype}, not in float64")
+            raise UnsupportedOperation(str(func), f"is computed in {x.dtype}, not in float64")
 
 
 def exact(module: Module) -> Module:
