@@ -117,7 +117,7 @@ def child(setting: tuple[dict[str, str], str]) -> dict[str, str]:
 
 
 def test_one_digest_under_every_setting() -> None:
-    """Plain float32 differs between these: on this repository's machines the first and the second."""
+    """Without the mode float32 and float64 both differ between the first two, where this was written."""
     with ThreadPoolExecutor(2) as pool:
         found = list(pool.map(child, SETTINGS))
     expected = networks.digests()

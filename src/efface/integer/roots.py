@@ -1,8 +1,8 @@
 """Square roots as IEEE 754 defines them.
 
-torch's float64 ``sqrt`` is not correctly rounded: it calls MKL's vector library, which is off by one unit in
-the last place for about one argument in eighty (51 is the first whole number). numpy uses the processor's
-own instruction, which is.
+torch's float64 ``sqrt`` is not correctly rounded: measured with torch 2.13 on the CPU, it is off by one unit in
+the last place for 2,455 of the first 200,000 whole numbers (51 is the first), presumably because it calls
+MKL's vector library. numpy's agreed with ``math.sqrt`` on all of them; ``self_test`` asks again.
 """
 
 from __future__ import annotations
