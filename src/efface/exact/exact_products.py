@@ -7,8 +7,8 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from efface.integer import exact_convolution as conv
-from efface.integer.exact_sums import positive_zeros, product_bits, rounded
+from efface.exact import exact_convolution as conv
+from efface.exact.exact_sums import positive_zeros, product_bits, rounded
 
 
 class WeightCache:

@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from efface.errors import EffaceError
-from efface.integer.exact_convolution import Geometry, convolve, transpose_convolve
-from efface.integer.roots import square_root
+from efface.exact.exact_convolution import Geometry, convolve, transpose_convolve
+from efface.exact.roots import square_root
 
 
 class InexactBackend(EffaceError):

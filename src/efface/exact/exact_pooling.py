@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from efface.integer.exact_sums import exact_mean, rounded, sum_bits
+from efface.exact.exact_sums import exact_mean, rounded, sum_bits
 
 _aten = torch.ops.aten
 

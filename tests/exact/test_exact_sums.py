@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from tests.reference import convolution_matrix, fraction_product, on_grid
 
-from efface.integer import exact_convolution, exact_sums, self_test
-from efface.integer.exact_products import Products, WeightCache
-from efface.integer.exact_sums import exact_matmul, exact_mean, exact_sum, product_bits, rounded
-from efface.integer.roots import inverse_root, square_root
-from efface.integer.self_test import InexactBackend
+from efface.exact import exact_convolution, exact_sums, self_test
+from efface.exact.exact_products import Products, WeightCache
+from efface.exact.exact_sums import exact_matmul, exact_mean, exact_sum, product_bits, rounded
+from efface.exact.roots import inverse_root, square_root
+from efface.exact.self_test import InexactBackend
 
 # Magnitudes over sixty binary places, zeros, both signs, and ties of every grid (short mantissas).
 NUMBERS = st.one_of(

@@ -11,9 +11,9 @@ import math
 
 from torch import Tensor
 
-from efface.integer.exact_sums import exact_mean, exact_sum
-from efface.integer.roots import inverse_root, square_root
-from efface.integer.tables import table
+from efface.exact.exact_sums import exact_mean, exact_sum
+from efface.exact.roots import inverse_root, square_root
+from efface.exact.tables import table
 
 
 def normalised(x: Tensor, eps: float, dims: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:

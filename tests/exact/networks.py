@@ -1,6 +1,6 @@
 """Small networks in exact mode: what they give, and its digest. As a script, one line of JSON for all.
 
-python -m tests.integer.networks [aligned|unaligned]
+python -m tests.exact.networks [aligned|unaligned]
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from efface.backbone import forward_ad_kernels
 from efface.blocks import digits_cnn
 from efface.compact.taps import recording, taps_of
-from efface.integer.exact_mode import ExactMode, exact
+from efface.exact.exact_mode import ExactMode, exact
 from efface.tail import Tail
 
 

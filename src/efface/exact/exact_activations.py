@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from efface.integer.tables import table
+from efface.exact.tables import table
 
 GATES = {"none": ("normal", "gelu slope"), "tanh": ("tanh gate", "tanh gelu slope")}
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from efface.integer import tables
-from efface.integer.tables import DIGITS, FRACTION_BITS, FUNCTIONS, Table, entry, table
+from efface.exact import tables
+from efface.exact.tables import DIGITS, FRACTION_BITS, FUNCTIONS, Table, entry, table
 
 every_function = pytest.mark.parametrize("name", FUNCTIONS)
 

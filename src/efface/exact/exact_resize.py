@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from efface.integer.exact_sums import exact_matmul
+from efface.exact.exact_sums import exact_matmul
 
 CUBIC = -0.75  # torch's coefficient of the cubic kernel
 

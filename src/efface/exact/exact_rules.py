@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from efface.integer import exact_activations as activations
-from efface.integer import exact_norms as norms
-from efface.integer import exact_pooling as pooling
-from efface.integer.exact_resize import resize_cubic
-from efface.integer.exact_sums import exact_mean, exact_sum, terms_along
-from efface.integer.roots import inverse_root, square_root
+from efface.exact import exact_activations as activations
+from efface.exact import exact_norms as norms
+from efface.exact import exact_pooling as pooling
+from efface.exact.exact_resize import resize_cubic
+from efface.exact.exact_sums import exact_mean, exact_sum, terms_along
+from efface.exact.roots import inverse_root, square_root
 
 
 def _names(text: str) -> frozenset[str]:

@@ -26,10 +26,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from efface.backbone import forward_ad_kernels
 from efface.errors import EffaceError
-from efface.integer.exact_products import Products, WeightCache
-from efface.integer.exact_rules import ANY_TYPE, EXTREMES, RULES, SELECTIONS, SINGLE
-from efface.integer.exact_sums import positive_zeros
-from efface.integer.self_test import self_test
+from efface.exact.exact_products import Products, WeightCache
+from efface.exact.exact_rules import ANY_TYPE, EXTREMES, RULES, SELECTIONS, SINGLE
+from efface.exact.exact_sums import positive_zeros
+from efface.exact.self_test import self_test
 
 Module = TypeVar("Module", bound=nn.Module)
 

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from efface.integer.exact_sums import exact_sum, positive_zeros, product_bits, rounded
+from efface.exact.exact_sums import exact_sum, positive_zeros, product_bits, rounded
 
 _convolve = torch.ops.aten.convolution.default
 _convolve_backward = torch.ops.aten.convolution_backward.default

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 import torch
 from tests import cases
-from tests.integer import networks
-from tests.integer.networks import digest, images, network, seen
+from tests.exact import networks
+from tests.exact.networks import digest, images, network, seen
 from torch import Tensor, nn
 
 from efface.backbone import forward_ad_kernels
-from efface.integer import exact_mode
-from efface.integer.exact_mode import ExactMode, UnsupportedOperation, exact, probe
+from efface.exact import exact_mode
+from efface.exact.exact_mode import ExactMode, UnsupportedOperation, exact, probe
 
 ROOT = Path(__file__).parents[2]
 every_network = pytest.mark.parametrize("name", networks.NAMES)
@@ -110,7 +110,7 @@ def child(setting: tuple[dict[str, str], str]) -> dict[str, str]:
     """All networks' digests from a process of its own, under these settings."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"} | setting[0]
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
-    command = [sys.executable, "-m", "tests.integer.networks", setting[1]]
+    command = [sys.executable, "-m", "tests.exact.networks", setting[1]]
     done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
