@@ -443,3 +443,47 @@ def rational_product(
         ]
         for row in integers
     ]
+
+
+# --- exact sums, in fractions ---------------------------------------------------------------------
+
+
+def on_grid(values: Sequence[float], bits: int) -> list[Fraction]:
+    """Each value rounded, half to even, to steps 2^(1 − bits) P, 2P > max |value| ≥ P a power of two."""
+    largest = max(abs(Fraction(value)) for value in values)
+    if largest == 0:
+        return [Fraction(0)] * len(values)
+    power = Fraction(1)
+    while power > largest:
+        power /= 2
+    while 2 * power <= largest:
+        power *= 2
+    step = power * Fraction(2) ** (1 - bits)
+    return [round(Fraction(value) / step) * step for value in values]
+
+
+def fraction_product(a: ArrayLike, b: ArrayLike, bits: tuple[int, int]) -> list[list[Fraction]]:
+    """Rows of ``a`` and columns of ``b`` on their grids, multiplied without any rounding."""
+    rows = [on_grid(row, bits[0]) for row in np.asarray(a).tolist()]
+    columns = [on_grid(column, bits[1]) for column in np.asarray(b).T.tolist()]
+    return [[sum(x * y for x, y in zip(r, c, strict=True)) for c in columns] for r in rows]
+
+
+def convolution_matrix(weight: np.ndarray, shape: Sequence[int], **options: int) -> np.ndarray:
+    """The matrix of a two-dimensional convolution on inputs of ``shape``, (outputs, inputs), entry by entry.
+
+    ``options``: stride, padding, dilation, groups.
+    """
+    stride, padding = options.get("stride", 1), options.get("padding", 0)
+    dilation, groups = options.get("dilation", 1), options.get("groups", 1)
+    c_out, c_in, *kernel = weight.shape
+    size = [
+        (shape[1 + a] + 2 * padding - dilation * (kernel[a] - 1) - 1) // stride + 1 for a in (0, 1)
+    ]
+    matrix = np.zeros((c_out, *size, *shape))
+    for o, y, x, i, u, v in np.ndindex(c_out, *size, c_in, *kernel):
+        row, column = y * stride + u * dilation - padding, x * stride + v * dilation - padding
+        if 0 <= row < shape[1] and 0 <= column < shape[2]:
+            channel = o // (c_out // groups) * c_in + i
+            matrix[o, y, x, channel, row, column] = weight[o, i, u, v]
+    return matrix.reshape(c_out * size[0] * size[1], -1)

@@ -17,6 +17,7 @@ from torch import Tensor
 from efface import synthetic
 from efface.core import Core
 from efface.errors import BackboneError, FormatError
+from efface.exact.form import ExactForm
 from efface.forms import FloatForm, Form
 from efface.integer.form import MOST_IMAGES, IntegerForm
 from efface.integer.ops import NoIntegerForm
@@ -97,6 +98,10 @@ def _choose(
         if isinstance(error, NotExact) and wanted is Arithmetic.INTEGER:
             raise
         reasons.append(f"8-bit integers: {error.message}")
+    problem = ExactForm.problem(core)
+    if problem is None:
+        return Choice(ExactForm(core), tuple(reasons))
+    reasons.append(f"exact sums in float64: {problem}")
     if wanted is Arithmetic.INTEGER:
         raise BackboneError(
             f"{core.backbone.spec} has no integer form ({'; '.join(reasons)}).",
@@ -105,7 +110,11 @@ def _choose(
     return Choice(FloatForm(core), tuple(reasons))
 
 
-FORMS: dict[str, Any] = {"integer": IntegerForm.load, "float32": lambda core, _: FloatForm(core)}
+FORMS: dict[str, Any] = {
+    IntegerForm.kind: IntegerForm.load,
+    ExactForm.kind: lambda core, _: ExactForm(core),
+    FloatForm.kind: lambda core, _: FloatForm(core),
+}
 
 
 def load_form(core: Core, settings: Mapping[str, Any]) -> Form:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -119,15 +119,16 @@ class Projection:
             own = copy.deepcopy(tail)
             own_taps = [t for t in taps_of(own) if t.name in self.names]
             tapper = Tapper(own, own_taps)
-            return lambda i: self._row(tapper, activations[slice(i, i + 1)])
+            return lambda i: self.row(tapper, activations[slice(i, i + 1)])
 
         return one_by_one(make, len(activations))
 
-    def _row(self, tapper: Tapper, sample: Tensor) -> tuple[Tensor, Tensor]:
+    def row(self, tapper: Tapper, sample: Tensor) -> tuple[Tensor, Tensor]:
+        """ψ and h of a batch seen through this tapper, in its type."""
         seen = tapper(sample)
         parts = self._parts(tapper.taps, seen)
         scaled = [p / c for p, c in zip(parts, self.part_scales, strict=True)]
-        ones = torch.ones(len(scaled[0]), 1)
+        ones = torch.ones(len(scaled[0]), 1, dtype=scaled[0].dtype)
         return torch.cat([scaled[0], ones, *scaled[1:]], dim=1), seen.features
 
     def _parts(self, taps: list[Tap], seen: Tapped) -> list[Tensor]:
@@ -137,6 +138,15 @@ class Projection:
             b = t.gradient_rows(g, len(seen.features)) @ self.gradients[i]  # (n, s, r_g)
             parts.append((b.transpose(1, 2) @ a).flatten(1))
         return parts
+
+    def double(self) -> Projection:
+        """The same in float64."""
+        return replace(
+            self,
+            inputs=tuple(a.double() for a in self.inputs),
+            gradients=tuple(g.double() for g in self.gradients),
+            part_scales=self.part_scales.double(),
+        )
 
     def to_tensors(self) -> dict[str, Tensor]:
         tensors = {"part_scales": self.part_scales}

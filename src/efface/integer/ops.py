@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
@@ -212,7 +213,9 @@ class _Reader:
     def _norm(self, node: fx.Node, x: object, norm: nn.BatchNorm2d) -> None:
         if norm.running_mean is None or norm.running_var is None:
             raise NoIntegerForm(f"{node.target} is a BatchNorm without statistics of its own.")
-        factor = 1 / torch.sqrt(norm.running_var.double() + norm.eps)
+        # numpy's root is correctly rounded; torch's is off by a unit here and there, by machine.
+        deviation = np.sqrt((norm.running_var.double() + norm.eps).numpy())
+        factor = 1 / torch.from_numpy(deviation)
         if norm.affine:
             factor = factor * norm.weight.detach().double()
         shift = -norm.running_mean.double() * factor
