@@ -312,18 +312,21 @@ def test_the_integer_solver_finds_singular_matrices() -> None:
 
 SCRIPT = """
 import hashlib, sys, numpy as np, torch
+from efface.compact.exact_product import exact_product
 from efface.compact.ridge import solve
 from efface.compact.statistics import Statistics
 rng = np.random.default_rng(5)
 k = 600
 rows = (rng.normal(size=(900, 40)) @ rng.normal(size=(40, k)) * 4).round().clip(-127, 127)
-rows += rng.integers(-9, 10, rows.shape)
+rows = (rows + rng.integers(-9, 10, rows.shape)).clip(-127, 127).astype(np.int8)
 statistics = Statistics(k, 4)
-statistics.add(rows.clip(-127, 127).astype(np.int8), rng.integers(-9000, 9000, (900, 4)))
+statistics.add(rows, rng.integers(-9000, 9000, (900, 4)))
 for ridge in (0.003, 0.2, 30.0):
     solution = solve(statistics, ridge=ridge, scale=2.0**-5, target_scale=2.0**-9)
     assert solution.proved
-    print(hashlib.sha256(solution.theta.astype("<f4").tobytes()).hexdigest())
+    logits = exact_product(rows, solution.theta, 2.0**-5)
+    for values in (solution.theta.astype("<f4"), logits.astype("<f8")):
+        print(hashlib.sha256(values.tobytes()).hexdigest())
 """
 SETTINGS = [
     {"OMP_NUM_THREADS": "1"},
@@ -350,4 +353,4 @@ def test_one_digest_under_every_instruction_set_and_thread_count() -> None:
         for setting in SETTINGS
     }
     assert len(digests) == 1
-    assert len(set(digests.pop().split())) == 3
+    assert len(set(digests.pop().split())) == 6  # three ridges, weights and predictions
