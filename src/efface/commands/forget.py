@@ -143,6 +143,7 @@ def lines(certificate: Mapping[str, Any]) -> list[tuple[str, str]]:
             *retained,
             ("statistics digest", certificate["statistics_digest"]),
             ("weights digest", certificate["weights_digest"]),
+            *_given(certificate),
             *_difference(certificate["difference"]),
         ]
     promised = certificate["guarantee"]
@@ -155,6 +156,20 @@ def lines(certificate: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("state", KEPT[promised["state"]]),
         ("epsilon bound of all releases", f"{certificate['total_epsilon_bound']:.4g}"),
         ("the paper's theorem, a priori", theorem(certificate["apriori"])),
+    ]
+
+
+def _given(certificate: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """On which machines the digests hold, and what they take as given."""
+    values = certificate.get("given")
+    if values is None:
+        return []
+    where = "every machine" if values["arithmetic"] == "integer" else "this machine"
+    proved = ", weights proved" if certificate.get("weights_proved") else ""
+    core, classes = values["core_digest"][:12], values["classes_digest"][:12]
+    return [
+        ("arithmetic", f"{values['arithmetic']}: the same on {where}{proved}"),
+        ("given", f"core {core}…, class list {classes}…"),
     ]
 
 
