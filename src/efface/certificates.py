@@ -23,6 +23,16 @@ NOT_COVERED = (
 )
 
 
+def in_core(num_images: int) -> tuple[str, ...]:
+    """What has to be said where a request could only be carried out in part."""
+    if not num_images:
+        return ()
+    return (
+        f"{num_images} images that the request would name are core data: they stay in the core weights, and "
+        "in the user part if core records are replayed there",
+    )
+
+
 def sampler_delta(delta: float, d: int) -> float:
     """δ less what the sampler of the noise may be off: at most 2⁻⁴⁶ in total variation a coordinate."""
     return delta - d * 2.0**-46
@@ -130,6 +140,8 @@ class ShiftCertificate:
     gradient_norm: float
     passes: float
     releasable: bool = True
+    num_in_core: int = 0
+    num_people: int = 0
     earlier_shifts: tuple[float, ...] = ()
     distance_estimate: float | None = None
     apriori: dict[str, Any] = field(default_factory=dict)
@@ -174,8 +186,12 @@ class ShiftCertificate:
             "total_shift_bound": self.total_shift_bound,
             "total_epsilon_bound": self.guarantee.epsilon_bound(self.total_shift_bound, self.d),
             "passed": self.passed,
-            "not_covered": NOT_COVERED,
+            "not_covered": self.not_covered,
         }
+
+    @property
+    def not_covered(self) -> tuple[str, ...]:
+        return (*in_core(self.num_in_core), *NOT_COVERED)
 
     def public(self) -> dict[str, Any]:
         """Only what was set beforehand, and whether it was met."""
@@ -184,7 +200,8 @@ class ShiftCertificate:
             "guarantee": asdict(self.guarantee),
             "passed": self.passed and self.releasable,
             "releasable": self.releasable,
-            "not_covered": NOT_COVERED,
+            **({"num_in_core": self.num_in_core} if self.num_in_core else {}),
+            "not_covered": self.not_covered,
             "version": self.version,
         }
 
@@ -245,6 +262,8 @@ class ExactCertificate:
     num_forgotten: int
     solve_residual: float
     difference: Difference | None = None
+    num_in_core: int = 0
+    num_people: int = 0
     kind: str = "exact"
     version: str = __version__
 
@@ -256,10 +275,11 @@ class ExactCertificate:
 
     @property
     def not_covered(self) -> tuple[str, ...]:
+        stays = in_core(self.num_in_core)
         if self.difference is None:
-            return NOT_COVERED
+            return (*stays, *NOT_COVERED)
         further = "differences between releases that are further apart than the last two"
-        return tuple(further if text == DIFFERENCE else text for text in NOT_COVERED)
+        return (*stays, *(further if text == DIFFERENCE else text for text in NOT_COVERED))
 
     def private(self) -> dict[str, Any]:
         return {
@@ -279,6 +299,7 @@ class ExactCertificate:
             **(sums if noise is None else {}),
             "weights_digest": self.weights_digest,
             "difference": noise,
+            **({"num_in_core": self.num_in_core} if self.num_in_core else {}),
             "passed": self.passed if noise is None else noise["passed"],
             "not_covered": self.not_covered,
             "version": self.version,

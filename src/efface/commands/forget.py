@@ -24,6 +24,7 @@ Example: [bold]efface forget model --ids photos/12.jpg,photos/13.jpg --dry-run[/
 Example: [bold]efface forget model --owner u17 --epsilon 0.5 --json[/bold]"""
 
 WorkspacePath = Annotated[Path, typer.Argument(help="A folder written by `efface train`.")]
+PART = "Forget the user records of somebody who has core records too; these stay."
 EXACT = "Compact forgets exactly: there it is for the difference to the release before, with sigma."
 
 
@@ -42,6 +43,7 @@ def forget(
     epsilon: Annotated[float | None, typer.Option(help=f"Instead of the plan's. {EXACT}")] = None,
     delta: Annotated[float | None, typer.Option(help=f"Instead of the plan's. {EXACT}")] = None,
     sigma: Annotated[float | None, typer.Option(help=f"Instead of the plan's. {EXACT}")] = None,
+    user_part_only: Annotated[bool, typer.Option("--user-part-only", help=PART)] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say which records would be forgotten.")
     ] = False,
@@ -50,26 +52,31 @@ def forget(
     """Forget records: the new model is published, and everything derived from them is deleted.
 
     Killed at any point, the request is finished by the next command (or by efface resume). Exit code 3,
-    and nothing published, when the guarantee was not reached.
+    and nothing published, when the guarantee was not reached, or when some of the person's images are core
+    data: --user-part-only then forgets the others.
     """
     from efface.workspace import Workspace
 
     opened = Workspace.open(workspace)
     named = _named(owner, ids, id_, cohort, label, everything)
     if dry_run:
-        preview = opened.preview(**named)
+        preview = opened.preview(**named, user_part_only=user_part_only)
         values = {
             "workspace": str(workspace),
             "dry_run": True,
             "num_forgotten": preview.num_forgotten,
             "num_retained": preview.num_retained,
+            "num_in_core": preview.num_in_core,
+            "num_people": preview.num_people,
             "ids": list(preview.ids),
         }
         finish(values, as_json=json, render=lambda console: _render_preview(console, values))
         return
     guarantee = opened.guarantee_with(epsilon, delta, sigma)
     with show("forget", mode_for(as_json=json)) as progress:
-        result = opened.forget(**named, guarantee=guarantee, progress=progress)
+        result = opened.forget(
+            **named, guarantee=guarantee, user_part_only=user_part_only, progress=progress
+        )
     report(result, workspace, as_json=json)
 
 
@@ -138,6 +145,8 @@ def render(console: Console, values: Mapping[str, Any]) -> None:
 def lines(certificate: Mapping[str, Any]) -> list[tuple[str, str]]:
     """A certificate's rows for people."""
     retained = [("kind", certificate["kind"]), ("retained", f"{certificate['num_retained']:,}")]
+    if certificate["num_in_core"]:
+        retained.append(("stay in core", f"{certificate['num_in_core']:,} images"))
     if certificate["kind"] == "exact":
         return [
             *retained,
@@ -184,6 +193,7 @@ def _render_preview(console: Console, values: Mapping[str, Any]) -> None:
     rows = table("would be", "records", right=(1,))
     rows.add_row("forgotten", f"{values['num_forgotten']:,}")
     rows.add_row("retained", f"{values['num_retained']:,}")
+    rows.add_row("in core, not forgotten", f"{values['num_in_core']:,}")
     console.print(rows)
     shown = values["ids"][:10]
     more = len(values["ids"]) - len(shown)

@@ -37,7 +37,7 @@ LINEARIZE = (
     "Where the tail begins: head, last-block, last-stage, all or a step. Default: last-block."
 )
 MIRROR = "Read every image mirrored, too, and average the features. Default: off."
-FRACTION = "Move user records into core until it holds this share. Default: as the data says."
+FRACTION = "Make this share of the owners, drawn by name, core whole. Default: as the data says."
 REPLAY = "Use core records again in the user fit. Default: on."
 USER = "compact (exact forgetting, the default) or tangent (the paper's)."
 FEATURES = "How many features the compact part has, about. Default: 4096."

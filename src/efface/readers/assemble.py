@@ -37,7 +37,6 @@ class ReadOptions(TypedDict, total=False):
     classes: Sequence[str] | None
     core_fraction: float | None
     seed: int
-    by_owner: bool
     channels: str | None
     skip_bad: bool
 
@@ -74,7 +73,6 @@ def assemble(
     classes: Sequence[str] | None = None,
     core_fraction: float | None = None,
     seed: int = 0,
-    by_owner: bool = False,
     channels: str | None = None,
     skip_bad: bool = False,
 ) -> Records:
@@ -82,7 +80,7 @@ def assemble(
 
     classes        the class list, in the order of the model's outputs; a label outside it is an
                    error. None: the data's own list, else the sorted labels.
-    core_fraction  see ``Records.with_core_fraction``, as are ``seed`` and ``by_owner``.
+    core_fraction  see ``Records.with_core_fraction``, as is ``seed``.
     channels       "gray" or "rgb" converts at decoding; None demands that all records agree.
     skip_bad       decodes every image now and sets bad ones aside in ``.skipped``. Otherwise
                    missing and unrecognisable files are errors now, truncated ones when decoded.
@@ -96,11 +94,7 @@ def assemble(
     skipped = (*found.skipped, *bad)
     result = Records(records, classes, skipped=skipped, remarks=found.remarks)
     _check_every_class_can_be_learned(result)
-    return (
-        result
-        if core_fraction is None
-        else result.with_core_fraction(core_fraction, seed, by_owner=by_owner)
-    )
+    return result if core_fraction is None else result.with_core_fraction(core_fraction, seed)
 
 
 def _channels(name: str | None) -> Channels | None:
