@@ -90,6 +90,8 @@ class Records(Sequence[Record]):
     it looks odd.
     """
 
+    _listed = True  # whether the class list was given, not read off the records' labels
+
     def __init__(
         self,
         records: Iterable[Record],
@@ -97,8 +99,10 @@ class Records(Sequence[Record]):
         *,
         skipped: Iterable[Skipped] = (),
         remarks: Iterable[str] = (),
+        listed: bool | None = None,
     ) -> None:
         self._records = tuple(records)
+        self._listed = classes is not None if listed is None else listed
         self._classes = _class_list(self._records, classes)
         self._skipped = tuple(skipped)
         self._remarks = tuple(remarks)
@@ -192,6 +196,7 @@ class Records(Sequence[Record]):
             tuple(classes),
             skipped=dict.fromkeys((*self.skipped, *other.skipped)),
             remarks=dict.fromkeys((*self._remarks, *other._remarks)),
+            listed=self.listed and other.listed,
         )
 
     def __eq__(self, other: object) -> bool:
@@ -203,16 +208,22 @@ class Records(Sequence[Record]):
         return hash((self._records, self._classes))
 
     def _with(self, records: Iterable[Record]) -> Records:
-        return Records(records, self._classes, skipped=self._skipped, remarks=self._remarks)
+        kept = {"skipped": self._skipped, "remarks": self._remarks, "listed": self._listed}
+        return Records(records, self._classes, **kept)  # type: ignore[arg-type]
 
     def _subset(self, records: tuple[Record, ...]) -> Records:
         """Some of these records, each once: what holds for all of them holds for those."""
         made = object.__new__(Records)
         made._records, made._classes = records, self._classes
-        made._skipped, made._remarks = self._skipped, self._remarks
+        made._skipped, made._remarks, made._listed = self._skipped, self._remarks, self._listed
         return made
 
     # columns
+
+    @property
+    def listed(self) -> bool:
+        """Whether the class list was given, by the caller or the data, and not read off the labels."""
+        return self._listed
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -332,6 +343,7 @@ class Records(Sequence[Record]):
             self._classes,
             skipped=(*self._skipped, *set_aside),
             remarks=self._remarks,
+            listed=self._listed,
         )
 
     # display

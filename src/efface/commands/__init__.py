@@ -21,6 +21,7 @@ REGISTRY = (
     "scan",
     "audit",
     "compare",
+    "trial",
     "reproduce",
     "check",
     "data",
