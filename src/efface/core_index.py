@@ -94,7 +94,7 @@ class CoreIndex:
         if request.kind is RequestKind.EVERYTHING:
             return tuple(sorted(self.ids))
         if request.kind is RequestKind.IDS:
-            return ()  # core ids are refused one by one
+            return request.in_core  # core ids among the values are refused one by one
         if request.kind is RequestKind.LABEL:
             return tuple(r.id for r in self.records if r.label in request.values and r.role == CORE)
         kind = str(request.kind)
@@ -107,12 +107,13 @@ class CoreIndex:
         A class, or everything, is no person: there the user records are what is asked for.
         """
         staying = self.matching(request)
-        people = request.kind in (RequestKind.OWNER, RequestKind.COHORT)
+        people = request.kind not in (RequestKind.LABEL, RequestKind.EVERYTHING)
         if staying and people and not user_part_only:
+            whose = "this request" if request.kind is RequestKind.IDS else f"this {request.kind}"
             shown = ", ".join(map(repr, staying[:3]))
             more = f" and {len(staying) - 3} more" if len(staying) > 3 else ""
             raise GuaranteeError(
-                f"{len(staying)} images of this {request.kind} are core data, which is not forgotten: "
+                f"{len(staying)} images of {whose} are core data, which is not forgotten: "
                 f"{shown}{more}; nothing was changed.",
                 "train again without these images, or forget the rest with --user-part-only "
                 "(user_part_only=True): the certificate will then say what stays.",

@@ -13,6 +13,7 @@ REGISTRY = (
     "train",
     "predict",
     "evaluate",
+    "find",
     "forget",
     "add",
     "plan",

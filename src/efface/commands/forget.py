@@ -8,18 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from efface.commands.output import JsonFlag, finish, table
+from efface.commands.output import JsonFlag, finish, table, warn
 from efface.progress import mode_for, show
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from efface.workspace import Result
+    from efface.workspace import Result, Workspace
 
 EXAMPLES = """\
 Example: [bold]efface forget model --owner u17[/bold]
 
 Example: [bold]efface forget model --ids photos/12.jpg,photos/13.jpg --dry-run[/bold]
+
+Example: [bold]efface forget model --image holiday.jpg --near[/bold]
 
 Example: [bold]efface forget model --owner u17 --epsilon 0.5 --json[/bold]"""
 
@@ -40,6 +42,12 @@ def forget(
     everything: Annotated[
         bool, typer.Option("--everything", help="All user records: the core model is left.")
     ] = False,
+    image: Annotated[
+        Path | None, typer.Option(help="The records that are this picture (see efface find).")
+    ] = None,
+    near: Annotated[
+        bool, typer.Option("--near", help="With --image: near copies of it, too.")
+    ] = False,
     epsilon: Annotated[float | None, typer.Option(help=f"Instead of the plan's. {EXACT}")] = None,
     delta: Annotated[float | None, typer.Option(help=f"Instead of the plan's. {EXACT}")] = None,
     sigma: Annotated[float | None, typer.Option(help=f"Instead of the plan's. {EXACT}")] = None,
@@ -59,6 +67,8 @@ def forget(
 
     opened = Workspace.open(workspace)
     named = _named(owner, ids, id_, cohort, label, everything)
+    if image is not None:
+        named |= _pictured(opened, image, near, named)
     if dry_run:
         preview = opened.preview(**named, user_part_only=user_part_only)
         values = {
@@ -97,6 +107,23 @@ def _named(
         "label": label,
         "everything": everything,
     }
+
+
+def _pictured(
+    workspace: Workspace, image: Path, near: bool, named: Mapping[str, Any]
+) -> dict[str, Any]:
+    from efface.errors import RequestError
+    from efface.finding import find, request_for
+
+    if any(named.values()):
+        fix = "give --image alone, or the ids that efface find lists."
+        raise RequestError("a picture and a name are two requests.", fix)
+    matches = find(workspace, image)
+    others = [match for match in matches if not match.same]
+    if others and not near and len(others) < len(matches):
+        names = ", ".join(match.id for match in others[:5])
+        warn(f"{len(others)} more records look like it and stay: {names}; --near forgets them, too")
+    return request_for(matches, near=near)
 
 
 # What forget, add and resume print.

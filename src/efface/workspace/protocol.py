@@ -189,5 +189,5 @@ def arguments(request: Request) -> dict[str, Any]:
     if request.kind is RequestKind.EVERYTHING:
         return {"everything": True}
     if request.kind is RequestKind.IDS:
-        return {"ids": request.values}
+        return {"ids": request.values, "in_core": request.in_core}
     return {str(request.kind): request.values[0]}

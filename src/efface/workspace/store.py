@@ -31,6 +31,7 @@ from efface.core_index import SCHEMA as CORE_RECORDS_SCHEMA
 from efface.core_index import CoreIndex
 from efface.forgetting import require_model_data
 from efface.ledger import Journal, Step, reach, sync_directory
+from efface.looks import looks_of
 from efface.model import CURRENT, CURRENT_SCHEMA, MixedLinear
 from efface.records import Records
 from efface.stored_rows import bucket_names
@@ -307,7 +308,10 @@ class Store:
         }
 
     def _write_core_records(self, model: MixedLinear, data: TrainingSet) -> None:
-        index = CoreIndex.of((model.core.records, data.replay), model.calibrated_on)
+        sets = (model.core.records, data.replay, model.calibrated_on)
+        known = {record.digest: record for records in sets for record in records or ()}
+        looks = dict(zip(known, looks_of(known.values()), strict=True))
+        index = CoreIndex.of(sets[:2], model.calibrated_on, looks=looks)
         files.write_bytes(self.path / "private" / OWNERS_KEY, index.key.hex().encode())
         (self.path / "private" / OWNERS_KEY).chmod(0o600)
         files.write_json(self.path / "core-records.json", index.to_dict(), indent=None)

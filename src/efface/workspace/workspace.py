@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Unpack
 
@@ -15,6 +15,7 @@ from efface.compact.user import CompactUser
 from efface.errors import EffaceError, FormatError, RecordError, RequestError
 from efface.forgetting import plan_compact, require_model_data
 from efface.ledger import Action, Intent, Step, reach
+from efface.looks import looks_of
 from efface.model import CURRENT, MixedLinear
 from efface.progress import Progress
 from efface.records import Records, Split
@@ -94,6 +95,7 @@ class Workspace(RequestProtocol):
         """
         self = cls(path, module)
         data = model.complete(require_model_data(model.data))
+        data = replace(data, looks=data.looks or looks_of(data.records))
         with files.locked(self.path / "lock"):
             if (self.path / CURRENT).exists() and not overwrite:
                 fix = "choose another folder, or overwrite it."
@@ -179,6 +181,7 @@ class Workspace(RequestProtocol):
             restored = self._check_new(records, allow_reingest)
             model = MixedLinear.load(self.path, module=self.module)
             part = model.stage(Records(records, model.classes), progress=progress)
+            part = replace(part, looks=looks_of(part.records))
             with explaining_a_full_disk("nothing was changed.", "free some space, add them again."):
                 self._stage(part)
             reach(Step.STAGED)
