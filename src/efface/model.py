@@ -251,7 +251,7 @@ class MixedLinear:
             assert outcome.state is not None
             self.user.state, self.user.weights = outcome.state, outcome.release
             assert isinstance(outcome.certificate, ShiftCertificate)
-            self.shifts = (*self.shifts, outcome.certificate.shift_bound)
+            self.shifts = (*self.shifts, outcome.certificate.planned_shift)
             self.history = outcome.history
         self.data, self.solution = data.without(positions), _kept(outcome)
 

@@ -189,9 +189,13 @@ def lines(certificate: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("delta", f"{promised['delta']:g}"),
         ("sigma", f"{promised['sigma']:.4g}"),
         ("state", KEPT[promised["state"]]),
-        ("epsilon bound of all releases", f"{certificate['total_epsilon_bound']:.4g}"),
+        ("epsilon bound of all releases", _bound(certificate["total_epsilon_bound"])),
         ("the paper's theorem, a priori", theorem(certificate["apriori"])),
     ]
+
+
+def _bound(value: float | None) -> str:
+    return "none at this delta" if value is None else f"{value:.4g}"
 
 
 def _difference(values: Mapping[str, Any] | None) -> list[tuple[str, str]]:
