@@ -140,7 +140,9 @@ def _certified(
     )
     m = certificate.distance_bound / guarantee.sigma
     shown = certificate.epsilon_bound
-    if shown == float("inf") and m < 1e6:  # δ has no room for the sampler's error: that of an ideal one
+    if (
+        shown == float("inf") and m < 1e6
+    ):  # δ has no room for the sampler's error: that of an ideal one
         shown = bounds.grid_epsilon_bound(guarantee.delta, m)
     return {
         "certificate": "a-posteriori",

@@ -14,7 +14,10 @@ from efface import __version__, bounds, noise
 from efface.apriori import StatePolicy
 from efface.errors import EffaceError, GuaranteeError
 
-DIFFERENCE = "the difference between a release before and one after the request"
+DIFFERENCE = (
+    "the difference between a release before and one after the request: whoever has both can tell which "
+    "images were deleted, without knowing any others"
+)
 ROUNDING = "rounding in float64 of the gradient: not bounded for a network with such layers"
 NOT_COVERED = (
     "releases made before the request",
@@ -22,6 +25,18 @@ NOT_COVERED = (
     "what other people's later requests were chosen to reveal",
     "core data",
 )
+
+
+def together(num_people: int) -> tuple[str, ...]:
+    """The size of the set in which a person hides from an observer of two releases, in words."""
+    if num_people == 0:
+        return ()
+    if num_people == 1:
+        return ("that the images deleted here are one person's: nobody else was in this request",)
+    return (
+        f"that the images deleted here are those of {num_people} people: only which of them belong together "
+        "is hidden among these",
+    )
 
 
 def finite(value: float) -> float | None:
@@ -255,7 +270,8 @@ class ShiftCertificate:
     @property
     def not_covered(self) -> tuple[str, ...]:
         rounding = (ROUNDING,) if self.gradient_error is None else ()
-        return (*in_core(self.num_in_core), *rounding, *NOT_COVERED)
+        said = (*in_core(self.num_in_core), *rounding)
+        return (*said, *NOT_COVERED, *together(self.num_people))
 
     def public(self) -> dict[str, Any]:
         """Only what was set beforehand, and whether it was met."""
@@ -265,6 +281,7 @@ class ShiftCertificate:
             "passed": self.passed and self.releasable,
             "releasable": self.releasable,
             **({"num_in_core": self.num_in_core} if self.num_in_core else {}),
+            **({"num_people": self.num_people} if self.num_people else {}),
             "not_covered": self.not_covered,
             "version": self.version,
         }
@@ -339,7 +356,7 @@ class ExactCertificate:
     def not_covered(self) -> tuple[str, ...]:
         stays = in_core(self.num_in_core)
         if self.difference is None:
-            return (*stays, *NOT_COVERED)
+            return (*stays, *NOT_COVERED, *together(self.num_people))
         further = "differences between releases that are further apart than the last two"
         return (*stays, *(further if text == DIFFERENCE else text for text in NOT_COVERED))
 
@@ -359,6 +376,7 @@ class ExactCertificate:
         return {
             "kind": self.kind,
             **(sums if noise is None else {}),
+            **({"num_people": self.num_people} if noise is None and self.num_people else {}),
             "weights_digest": self.weights_digest,
             "difference": noise,
             **({"num_in_core": self.num_in_core} if self.num_in_core else {}),

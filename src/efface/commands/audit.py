@@ -77,7 +77,9 @@ def run(
     from dataclasses import asdict, replace
 
     from efface import files
-    from efface.audit.served import hold, scene_of, served_weights
+    from efface.audit.differencing import identify_in
+    from efface.audit.influence import influence_left, strongest
+    from efface.audit.served import hold, promised_sigma, scene_of, served_weights
     from efface.audit.study import SCHEMA, Reader, Study, identity_of
     from efface.report.audit import audit_report
 
@@ -109,9 +111,18 @@ def run(
         "num_still_in": present,
         "num_in_core": in_core,
     }
+    sigma = promised_sigma(certificate)
+    left = influence_left(scene, weights, study.trained, reader.retrained, sigma)
+    values["served"]["influence"] = asdict(left) | {"found": left.found}
+    own = values["methods"][OWN[scene.kind]]
+    values["headline"] = {"influence": left.share, "attack": strongest(own)}
+    shown = identify_in(scene, study.trained, weights)
+    values["differencing"] = asdict(shown) | {"by_chance": shown.by_chance}
     kept = held is None or held.kept
     values |= {"workspace": str(workspace.path), "release": workspace.number}
-    values["ok"] = kept and not present and not in_core and not values["contradictions"]
+    values["ok"] = not (
+        present or in_core or left.found or not kept or bool(values["contradictions"])
+    )
     values["report"] = str(out / "report.html")
     files.write_json(out / "audit.json", {"schema": SCHEMA, **values})
     command = f"efface audit {workspace.path} DATA"
@@ -152,6 +163,8 @@ def _read(
 
 def _render(console: Console, values: dict[str, Any]) -> None:
     served, methods = values["served"], values["methods"]
+    for line in headline(values):
+        console.print(line, style="bold", soft_wrap=True)
     rows = table("readout", "served", "retrained", "original", right=(1, 2, 3))
     for key, value in served["readouts"].items():
         shown = [methods[name]["readouts"][key]["mean"] for name in ("retrain", "original")]
@@ -165,11 +178,37 @@ def _render(console: Console, values: dict[str, Any]) -> None:
             note = "" if v["covered"] else " (not covered)"
             rows.add_row(name + note, game, f"{v['auc']:.3f}", chance, f"{v['epsilon_bound']:.2f}")
     console.print(rows)
+    console.print(difference_text(values["differencing"]), soft_wrap=True)
     for line in _verdicts(values):
         console.print(line, style="bold red", soft_wrap=True)
     if values["ok"]:
         console.print("nothing here contradicts the certificate", style="bold green")
     console.print(f"report: {values['report']}", style="bold", markup=False, soft_wrap=True)
+
+
+def headline(values: dict[str, Any]) -> list[str]:
+    """The strongest attacks: on the served weights themselves, and on the method in many worlds."""
+    left, best = values["served"]["influence"], values["headline"]["attack"]
+    lines = [
+        f"of the forgotten records' influence {left['share']:.1e} is left in the served weights "
+        f"(what can be told from rounding or noise: {left['resolution']:.0e})"
+    ]
+    if best is not None:
+        chance = f"{best['chance'][0]:.3f} to {best['chance'][1]:.3f}"
+        lines.append(
+            f"strongest attack on the method: {best['attack']} ({best['game']}), AUC {best['auc']:.3f}, "
+            f"by chance {chance}"
+        )
+    return lines
+
+
+def difference_text(values: dict[str, Any]) -> str:
+    """What somebody with the release before as well can tell, in a sentence."""
+    return (
+        f"with the release before as well, {values['found']} of the {values['deleted']} deleted images are "
+        f"identified among {values['candidates']} candidates, nobody else known "
+        f"(by chance {values['by_chance']:.2g}): no certificate covers that"
+    )
 
 
 def _verdicts(values: dict[str, Any]) -> list[str]:
@@ -181,6 +220,11 @@ def _verdicts(values: dict[str, Any]) -> list[str]:
         lines.append(
             f"{served['num_in_core']} of these images are core data: they are in the core weights, and are "
             "never forgotten"
+        )
+    left = served["influence"]
+    if left["found"]:
+        lines.append(
+            f"{left['share']:.1e} of these records' influence is left in the served weights"
         )
     held = served["held"]
     if held is not None and not held["kept"]:

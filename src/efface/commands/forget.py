@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,7 @@ from efface.progress import mode_for, show
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from efface.batches import Batch
     from efface.workspace import Result, Workspace
 
 EXAMPLES = """\
@@ -21,11 +23,14 @@ Example: [bold]efface forget model --owner u17[/bold]
 
 Example: [bold]efface forget model --ids photos/12.jpg,photos/13.jpg --dry-run[/bold]
 
+Example: [bold]efface forget model --from requests.jsonl --minimum-batch 10 --deadline 25[/bold]
+
 Example: [bold]efface forget model --image holiday.jpg --near[/bold]
 
 Example: [bold]efface forget model --owner u17 --epsilon 0.5 --json[/bold]"""
 
 WorkspacePath = Annotated[Path, typer.Argument(help="A folder written by `efface train`.")]
+FROM = 'A file of requests, one JSON object a line ({"owner": "u17"}), for one release together.'
 PART = "Forget the user records of somebody who has core records too; these stay."
 EXACT = "Compact forgets exactly: there it is for the difference to the release before, with sigma."
 
@@ -48,6 +53,13 @@ def forget(
     near: Annotated[
         bool, typer.Option("--near", help="With --image: near copies of it, too.")
     ] = False,
+    from_: Annotated[Path | None, typer.Option("--from", help=FROM)] = None,
+    minimum_batch: Annotated[
+        int, typer.Option(min=1, help="With --from: wait until so many people are together.")
+    ] = 1,
+    deadline: Annotated[
+        float | None, typer.Option(min=0, help="With --from: days after which nobody waits longer.")
+    ] = None,
     epsilon: Annotated[float | None, typer.Option(help=f"Instead of the plan's. {EXACT}")] = None,
     delta: Annotated[float | None, typer.Option(help=f"Instead of the plan's. {EXACT}")] = None,
     sigma: Annotated[float | None, typer.Option(help=f"Instead of the plan's. {EXACT}")] = None,
@@ -69,6 +81,12 @@ def forget(
     named = _named(owner, ids, id_, cohort, label, everything)
     if image is not None:
         named |= _pictured(opened, image, near, named)
+    if from_ is not None:
+        batch = _batch(opened, from_, named, user_part_only, deadline)
+        if not dry_run and not batch.is_due(minimum_batch, _days(deadline)):
+            _wait(batch, workspace, minimum_batch, as_json=json)
+            return
+        named |= {"ids": batch.ids, "in_core": batch.in_core}
     if dry_run:
         preview = opened.preview(**named, user_part_only=user_part_only)
         values = {
@@ -107,6 +125,43 @@ def _named(
         "label": label,
         "everything": everything,
     }
+
+
+def _days(number: float | None) -> timedelta | None:
+    return None if number is None else timedelta(days=number)
+
+
+def _batch(
+    workspace: Workspace,
+    path: Path,
+    named: Mapping[str, Any],
+    user_part_only: bool,
+    deadline: float | None,
+) -> Batch:
+    from efface.batches import collect, read_requests
+    from efface.errors import RequestError
+
+    if any(named.values()):
+        raise RequestError("a file of requests and a name are two requests.", "give --from alone.")
+    waiting = read_requests(path)
+    timeless = [item.line for item in waiting if item.received is None]
+    if deadline is not None and timeless:
+        fix = 'add "received": "2026-11-03" to every line, or leave --deadline out.'
+        raise RequestError(f"line {timeless[0]} does not say when it was received.", fix)
+    return collect(workspace, waiting, user_part_only=user_part_only)
+
+
+def _wait(batch: Batch, workspace: Path, minimum: int, *, as_json: bool) -> None:
+    values = {
+        "workspace": str(workspace),
+        "carried_out": False,
+        "num_requests": batch.num_requests,
+        "num_people": batch.num_people,
+        "minimum_batch": minimum,
+        "oldest_days": None if batch.age is None else round(batch.age.total_seconds() / 86400, 2),
+    }
+    text = f"{batch.num_people} people are waiting, {minimum} are needed: nothing was changed"
+    finish(values, as_json=as_json, render=lambda console: console.print(text, soft_wrap=True))
 
 
 def _pictured(
@@ -172,6 +227,8 @@ def render(console: Console, values: Mapping[str, Any]) -> None:
 def lines(certificate: Mapping[str, Any]) -> list[tuple[str, str]]:
     """A certificate's rows for people."""
     retained = [("kind", certificate["kind"]), ("retained", f"{certificate['num_retained']:,}")]
+    if certificate["num_people"]:
+        retained.append(("deleted together", _together(certificate["num_people"])))
     if certificate["num_in_core"]:
         retained.append(("stay in core", f"{certificate['num_in_core']:,} images"))
     if certificate["kind"] == "exact":
@@ -192,6 +249,12 @@ def lines(certificate: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("epsilon bound of all releases", _bound(certificate["total_epsilon_bound"])),
         ("the paper's theorem, a priori", theorem(certificate["apriori"])),
     ]
+
+
+def _together(num_people: int) -> str:
+    if num_people == 1:
+        return "one person alone: two releases show which images, and that they are one person's"
+    return f"records of {num_people:,} people: two releases show which images, not whose together"
 
 
 def _bound(value: float | None) -> str:
