@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 from efface.cli import app
 from efface.core import Core
 from efface.errors import GuaranteeError, RecordError, RequestError
-from efface.finding import find, request_for
+from efface.finding import find, near_copies, request_for
 from efface.looks import UNKNOWN, both_looks, distances, look_of, looks_of
 from efface.model import MixedLinear
 from efface.records import Records
@@ -184,6 +184,24 @@ def test_forget_by_the_same_file_lists_near_copies_and_leaves_them(
     assert any(name.endswith("theirs.png") for name in workspace.records.ids)
 
 
+def test_a_request_by_name_tells_of_near_copies_under_other_names(
+    photos: Path, workspace: Workspace, tmp_path: Path
+) -> None:
+    record = workspace.records[2]
+    folder = tmp_path / "more" / record.label
+    folder.mkdir(parents=True)
+    Image.open(photos / record.id).resize((60, 60)).save(folder / "theirs.png")
+    workspace.add(Records.from_folder(tmp_path / "more"))
+    mine = workspace.records.select(owner=record.owner).ids
+    (copy,) = near_copies(workspace, mine)
+    assert copy.endswith("theirs.png")
+    assert near_copies(workspace, [*mine, copy]) == []
+    result = efface("forget", workspace.path, "--owner", record.owner)
+    assert result.exit_code == 0, result.stderr
+    assert "1 other records look like these and stay" in result.stderr
+    assert copy in result.stderr
+
+
 def test_find_prints_a_table(photos: Path, workspace: Workspace) -> None:
     record = workspace.records[0]
     result = efface("find", workspace.path, photos / record.id)
@@ -201,6 +219,11 @@ def test_find_prints_a_table(photos: Path, workspace: Workspace) -> None:
 def test_distances_count_bits(a: int, b: int) -> None:
     found = distances(f"{a:016x}", [f"{b:016x}", UNKNOWN, f"{a:016x}"])
     assert found.tolist() == [bin(a ^ b).count("1"), 64, 0]
+
+
+def test_tiny_pictures_have_no_look_and_are_near_nothing() -> None:
+    assert look_of(landscape(1, 8)) == UNKNOWN
+    assert distances(UNKNOWN, [look_of(landscape(1)), UNKNOWN]).tolist() == [64, 64]
 
 
 def test_a_mirrored_picture_has_the_looks_the_other_way_round() -> None:

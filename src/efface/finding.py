@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,3 +81,23 @@ def request_for(matches: list[Match], *, near: bool) -> dict[str, list[str]]:
         fix = "train again without it."
         raise GuaranteeError(f"this picture is among the {role}, which are not forgotten.", fix)
     return {"ids": ids, "in_core": staying}
+
+
+def near_copies(workspace: Workspace, ids: Iterable[str], near: int = NEAR) -> list[str]:
+    """Ids of the other records that look like some of these, and would stay when these are forgotten.
+
+    Only what is kept is compared, not the images: mirrored copies are found by ``find`` alone.
+    """
+    data, gone = workspace.data, set(ids)
+    known = data.looks or (UNKNOWN,) * len(data.records)
+    inside = [look for name, look in zip(data.records.ids, known, strict=True) if name in gone]
+    rest = [
+        (name, look) for name, look in zip(data.records.ids, known, strict=True) if name not in gone
+    ]
+    if not rest:
+        return []
+    names, looks = zip(*rest, strict=True)
+    alike = np.zeros(len(names), dtype=bool)
+    for look in set(inside) - {UNKNOWN}:
+        alike |= distances(look, looks) <= near
+    return [names[i] for i in alike.nonzero()[0]]

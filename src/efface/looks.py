@@ -16,11 +16,14 @@ from efface.errors import RecordError
 from efface.records import Record
 
 NEAR = 10  # bits of 64: copies of one photo differ by fewer, other photos hardly ever
-UNKNOWN = ""  # of a record whose image was not at hand
+SMALLEST = 16  # pixels: smaller pictures (digits) all look alike
+UNKNOWN = ""  # of a record whose image was not at hand, or is tiny
 
 
 def look_of(pixels: np.ndarray) -> str:
-    """The look of an image, uint8 (h, w, channels), as 16 hexadecimal digits."""
+    """The look of an image, uint8 (h, w, channels), as 16 hexadecimal digits; ``UNKNOWN`` of a tiny one."""
+    if min(pixels.shape[:2]) < SMALLEST:
+        return UNKNOWN
     import imagehash
     from PIL import Image
 
@@ -47,6 +50,8 @@ def _look(record: Record) -> str:
 
 def distances(look: str, others: Sequence[str]) -> np.ndarray:
     """Bits in which each of ``others`` differs from ``look``, (n,); 64 for those that are unknown."""
+    if look == UNKNOWN:
+        return np.full(len(others), 64)
     known = np.array([other != UNKNOWN for other in others], dtype=bool)
     values = np.array([int(other or "0", 16) for other in others], dtype=np.uint64)
     differing = (values ^ np.uint64(int(look, 16))).view(np.uint8).reshape(-1, 8)

@@ -100,6 +100,7 @@ def forget(
         }
         finish(values, as_json=json, render=lambda console: _render_preview(console, values))
         return
+    _warn_of_copies(opened, named, user_part_only)
     guarantee = opened.guarantee_with(epsilon, delta, sigma)
     with show("forget", mode_for(as_json=json)) as progress:
         result = opened.forget(
@@ -125,6 +126,18 @@ def _named(
         "label": label,
         "everything": everything,
     }
+
+
+def _warn_of_copies(workspace: Workspace, named: dict[str, Any], user_part_only: bool) -> None:
+    from efface.finding import near_copies
+
+    if named["everything"]:
+        return
+    asked = workspace.preview(**named, user_part_only=user_part_only)
+    alike = near_copies(workspace, asked.ids)
+    if alike:
+        names = ", ".join(alike[:3]) + (f" and {len(alike) - 3} more" if len(alike) > 3 else "")
+        warn(f"{len(alike)} other records look like these and stay: {names}; see efface find")
 
 
 def _days(number: float | None) -> timedelta | None:
