@@ -83,8 +83,15 @@ class Recipe:
         core = self._core(records)
         model = self.config.user.build(core)
         replay = records.core if self.config.user.replay_core and len(records.core) else None
-        model.fit(records.user, replay=replay)
+        model.fit(records.user, replay=replay, calibration=self._public())
         return Workspace.create(folder, model, config=to_toml(self.config))
+
+    def _public(self) -> Records | None:
+        """The calibration records, if the config names any: nobody's, and so the same every time."""
+        if self.config.user.calibration is None:
+            return None
+        options = {"spec": self.config.user.calibration, "core_fraction": None, "classes": None}
+        return self.config.data.model_copy(update=options).build()
 
     def _core(self, records: Records) -> Core:
         key = (records.classes, tuple((r.id, r.digest, r.label) for r in records.core))
