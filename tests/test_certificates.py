@@ -26,6 +26,7 @@ from efface.certificates import (
     sigma_for,
 )
 from efface.errors import EffaceError, GuaranteeError
+from efface.workspace.store import certificate_of
 
 D, MU = 1000, 0.01
 GUARANTEE = Guarantee.plan(1.0, 1e-5, 0.05, D)
@@ -296,6 +297,17 @@ def test_the_exact_certificate_shows_its_digests() -> None:
     assert public["passed"] is EXACT.passed is True
     assert EXACT.private()["num_forgotten"] == 10
     json.dumps(EXACT.private())
+
+
+def test_what_was_proved_of_the_weights_is_said_and_older_certificates_read_as_they_were() -> None:
+    for proved in (True, False):
+        made = dataclasses.replace(EXACT, weights_proved=proved)
+        assert made.private()["weights_proved"] is made.public()["weights_proved"] is proved
+        assert certificate_of(made.private(), ()) == made
+    assert "weights_proved" not in EXACT.private() | EXACT.public()
+    assert certificate_of(EXACT.private(), ()).weights_proved is None
+    hidden = dataclasses.replace(with_noise(0.001), weights_proved=True)
+    assert "weights_proved" not in hidden.public()  # it is a function of sums without noise
 
 
 # --- the difference between two releases ----------------------------------------------------------

@@ -475,7 +475,7 @@ def test_shifts_of_releases_add_up(core: Core) -> None:
 
 def test_noise_on_exact_weights_hides_the_difference_and_nothing_else_changes(core: Core) -> None:
     plain, model = fitted(core, "compact"), fitted(core, "compact")
-    before = plain.user.theta.copy()
+    before = plain.user.theta.astype(np.float64)
     model.plan(sigma=1e6)
     certificate = model.forget(ids=["s1-3", "s1-9"])
     plain.forget(ids=["s1-3", "s1-9"])
@@ -545,7 +545,7 @@ def test_after_everything_an_addition_is_hidden_only_by_as_much_noise_as_it_need
     never = fitted(core, "compact", replay=CORE_RECORDS)
     assert isinstance(back, ExactCertificate)
     assert back.difference is not None
-    assert back.difference.distance == float(np.linalg.norm(never.user.theta))
+    assert back.difference.distance == float(np.linalg.norm(never.user.theta.astype(np.float64)))
     assert back.statistics_digest == never.user.statistics_digest
 
 

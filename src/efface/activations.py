@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -21,6 +21,11 @@ import torch
 from torch import Tensor
 
 from efface.errors import EffaceError
+from efface.records import Records
+
+# Floats in two widths; integers, which are what they are.
+DTYPES = ("float32", "float16", "uint8", "int16")
+Progress = Callable[[float, str], None]
 
 
 class Activations(Protocol):
@@ -49,6 +54,33 @@ class Rows:
         return Rows(self.memory, self.slots[index])
 
 
+def gather(
+    records: Records,
+    cache: ActivationCache | None,
+    boundary: Callable[[Records], Tensor],
+    shape: Sequence[int],
+    *,
+    batch_size: int = 32,
+    progress: Progress | None = None,
+) -> Activations:
+    """Activations of the records: from the cache where they are, else from ``boundary``, and kept there."""
+    todo = list(range(len(records))) if cache is None else cache.missing(records.digests)
+    parts = []
+    for start in range(0, len(todo), batch_size):
+        batch = records[todo[start : start + batch_size]]
+        rows = boundary(batch)
+        if cache is None:
+            parts.append(rows)
+        else:
+            cache.put(batch.digests, rows)
+        if progress is not None:
+            done = min(start + batch_size, len(todo))
+            progress(done / len(todo), f"activations {done}/{len(todo)}")
+    if cache is not None:
+        return cache.rows(records.digests)
+    return torch.cat(parts) if parts else torch.zeros(0, *shape)
+
+
 class ActivationCache:
     """``directory/<key>/rows.bin`` and ``index.json``; ``key`` is the prefix's digest and the dtype."""
 
@@ -59,9 +91,9 @@ class ActivationCache:
         shape: Sequence[int],
         dtype: str = "float32",
     ) -> None:
-        if dtype not in ("float32", "float16"):
+        if dtype not in DTYPES:
             raise EffaceError(
-                f"activations cannot be kept as {dtype!r}.", "use float32 or float16."
+                f"activations cannot be kept as {dtype!r}.", f"use one of {', '.join(DTYPES)}."
             )
         self.prefix_digest = prefix_digest
         self.path = Path(directory) / f"{prefix_digest[:24]}-{dtype}"
@@ -120,6 +152,8 @@ class ActivationCache:
     def _narrow(self, rows: Tensor) -> np.ndarray:
         with np.errstate(over="ignore"):
             values = rows.numpy().astype(self.dtype)
+        if self.dtype.kind in "iu":
+            return values
         if np.isinf(values).any() and not torch.isinf(rows).any():
             raise EffaceError(
                 f"activations up to {float(rows.abs().max()):.0f} do not fit {self.dtype}.",

@@ -331,8 +331,10 @@ class ExactCertificate:
     """The exact certificate (the compact user part, and everything forgotten at once).
 
     ``statistics_digest`` is that of the integer sums of the retained records. A model never given the
-    forgotten records has the same digest, and from equal sums one machine solves for equal weights: those
-    of ``weights_digest``, unless there is a ``difference``: then that is the digest of weights with noise.
+    forgotten records has the same digest. Where ``weights_proved``, every machine at every thread count gets
+    from equal sums the weights of ``weights_digest``, unless there is a ``difference``: then that is the
+    digest of weights with noise. Where it is False they are this machine's, at this thread count; None
+    is a certificate of an earlier version, which claimed no more than that.
     """
 
     statistics_digest: str
@@ -343,6 +345,7 @@ class ExactCertificate:
     difference: Difference | None = None
     num_in_core: int = 0
     num_people: int = 0
+    weights_proved: bool | None = None
     kind: str = "exact"
     version: str = __version__
 
@@ -360,9 +363,16 @@ class ExactCertificate:
         further = "differences between releases that are further apart than the last two"
         return (*stays, *(further if text == DIFFERENCE else text for text in NOT_COVERED))
 
+    @property
+    def _proved(self) -> dict[str, bool]:
+        """Only where it is known: certificates of earlier versions must read as they were written."""
+        return {} if self.weights_proved is None else {"weights_proved": self.weights_proved}
+
     def private(self) -> dict[str, Any]:
+        fields = {name: value for name, value in asdict(self).items() if name != "weights_proved"}
         return {
-            **asdict(self),
+            **fields,
+            **self._proved,
             "difference": None if self.difference is None else self.difference.private(),
             "passed": self.passed,
             "not_covered": self.not_covered,
@@ -370,8 +380,12 @@ class ExactCertificate:
 
     def public(self) -> dict[str, Any]:
         """Where the difference to the release before is hidden, so must be what else would show it: the
-        digest and the number of rows have no noise."""
-        sums = {"statistics_digest": self.statistics_digest, "num_retained": self.num_retained}
+        digest, the number of rows and what was proved of the weights have no noise."""
+        sums = {
+            "statistics_digest": self.statistics_digest,
+            "num_retained": self.num_retained,
+            **self._proved,
+        }
         noise = None if self.difference is None else self.difference.public()
         return {
             "kind": self.kind,

@@ -6,7 +6,8 @@ Core weights are trained on core data only, with cross-entropy, then frozen; the
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from efface import blocks, files
-from efface.activations import ActivationCache, Activations
+from efface.activations import ActivationCache, Activations, gather
+from efface.alone import one_by_one
 from efface.backbone import Backbone, forward_ad_kernels, load_backbone
 from efface.digests import tensors_digest
 from efface.errors import BackboneError, EffaceError, FormatError, RecordError
@@ -250,7 +252,14 @@ class Core:
 
     def images(self, records: Records) -> Tensor:
         """Decoded and preprocessed, (n, channels, h, w); an unreadable image names its record."""
-        arrays = [self.backbone.preprocess(record.image()) for record in records]
+        return self._stacked(records, self.backbone.preprocess)
+
+    def pixels(self, records: Records) -> Tensor:
+        """Decoded, resized and cropped, (n, channels, h, w) uint8."""
+        return self._stacked(records, self.backbone.preprocess.pixels)
+
+    def _stacked(self, records: Records, prepare: Callable[[np.ndarray], np.ndarray]) -> Tensor:
+        arrays = [prepare(record.image()) for record in records]
         for record, array in zip(records, arrays, strict=True):
             if array.shape != arrays[0].shape:
                 raise RecordError(
@@ -276,24 +285,25 @@ class Core:
                 "the cache holds activations of another core, or of this one before training.",
                 "use core.cache(directory) of this core.",
             )
-        todo = list(range(len(records))) if cache is None else cache.missing(records.digests)
-        parts = []
-        for start in range(0, len(todo), batch_size):
-            batch = records[todo[start : start + batch_size]]
-            rows = self.boundary(_filled(self.images(batch), batch_size))[: len(batch)]
-            if cache is None:
-                parts.append(rows)
-            else:
-                cache.put(batch.digests, rows)
-            if progress is not None:
-                done = min(start + batch_size, len(todo))
-                progress(done / len(todo), f"activations {done}/{len(todo)}")
-        if cache is not None:
-            return cache.rows(records.digests)
-        return torch.cat(parts) if parts else torch.zeros(0, *self.boundary_shape)
+        return gather(
+            records,
+            cache,
+            lambda batch: self.each_boundary(self.images(batch)),
+            self.boundary_shape,
+            batch_size=batch_size,
+            progress=progress,
+        )
+
+    def each_boundary(self, images: Tensor) -> Tensor:
+        """The prefix on preprocessed images one by one, (n, *boundary_shape): no image depends on another."""
+        return torch.cat(list(one_by_one(lambda: partial(self._boundary_of, images), len(images))))
+
+    @torch.no_grad()
+    def _boundary_of(self, images: Tensor, i: int) -> Tensor:
+        return self.boundary(images[i : i + 1].clone())
 
     def boundary(self, images: Tensor) -> Tensor:
-        """The prefix on preprocessed images, (n, *boundary_shape)."""
+        """The prefix on preprocessed images, all at once, (n, *boundary_shape)."""
         with forward_ad_kernels():
             return self.prefix(images.to(memory_format=torch.channels_last)).contiguous()
 
@@ -308,24 +318,24 @@ class Core:
         """The activation cache for this core's prefix below ``directory``."""
         return ActivationCache(directory, self.prefix_digest, self.boundary_shape, dtype)
 
-    @torch.no_grad()
-    def logits_of(self, activations: Activations, batch_size: int = 64) -> Tensor:
-        """f_core on boundary activations, (n, c)."""
-        out = [torch.zeros(0, len(self.classes))]
-        with forward_ad_kernels():
-            for start in range(0, len(activations), batch_size):
-                out.append(self.tail(_copy(activations[start : start + batch_size])))
-        return torch.cat(out)
+    def logits_of(self, activations: Activations) -> Tensor:
+        """f_core on boundary activations, one by one, (n, c)."""
+        return self._each(self.tail, activations, len(self.classes))
 
-    @torch.no_grad()
-    def features_of(self, activations: Activations, batch_size: int = 64) -> Tensor:
-        """Pooled features h on boundary activations, (n, p)."""
-        out = [torch.zeros(0, self.tail.head.in_features)]
-        with forward_ad_kernels():
-            for start in range(0, len(activations), batch_size):
-                x = _copy(activations[start : start + batch_size])
-                out.append(self.tail.features(x))
-        return torch.cat(out)
+    def features_of(self, activations: Activations) -> Tensor:
+        """Pooled features h on boundary activations, one by one, (n, p)."""
+        return self._each(self.tail.features, activations, self.tail.head.in_features)
+
+    def _each(
+        self, function: Callable[[Tensor], Tensor], activations: Activations, width: int
+    ) -> Tensor:
+        @torch.no_grad()
+        def call(i: int) -> Tensor:
+            with forward_ad_kernels():
+                return function(_copy(activations[i : i + 1]))
+
+        rows = one_by_one(lambda: call, len(activations))
+        return torch.cat([torch.zeros(0, width), *rows])
 
     def logits(self, records: Records, cache: ActivationCache | None = None) -> Tensor:
         return self.logits_of(self.activations(records, cache))
@@ -463,16 +473,6 @@ def _stack(arrays: list[np.ndarray]) -> np.ndarray:
 def _copy(activations: Tensor) -> Tensor:
     """float32, never the caller's memory: the tail may begin with a module that works in place."""
     return activations.to(torch.float32, copy=True)
-
-
-def _filled(images: Tensor, size: int) -> Tensor:
-    """Exactly ``size`` images, filled up with repeats of the first.
-
-    Kernels are chosen by shape: an image alone in a batch would get other last bits than in a full one,
-    and a record's activations must not depend on its company.
-    """
-    missing = size - len(images)
-    return torch.cat([images, images[:1].expand(missing, *images.shape[1:])]) if missing else images
 
 
 def every_fifth(records: Records) -> NDArray[np.bool_]:

@@ -72,7 +72,8 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise FormatError(f"there is no {path.name} in {path.parent}.", "check the model's path.")
     try:
-        return load_file(path)
+        # Clones, because the file's own memory is not aligned, and float kernels round by alignment.
+        return {name: tensor.clone() for name, tensor in load_file(path).items()}
     except SafetensorError as error:
         raise FormatError(f"{path} is not a safetensors file: {error}") from error
 

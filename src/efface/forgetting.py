@@ -126,6 +126,7 @@ def forget_compact(
         num_forgotten=len(forget),
         solve_residual=solution.residual_norm,
         difference=difference,
+        weights_proved=user.weights_proved,
     )
     return Outcome(certificate, solution)
 
@@ -147,22 +148,22 @@ def change_compact(
     """
     if guarantee is None:
         return change(rows), None
-    served = user.theta
+    served, proved = user.theta, user.weights_proved
     try:
         user.solve()
         before = user.theta
     finally:
-        user.theta = served
+        user.theta, user.weights_proved = served, proved
     solution = change(rows)
     assert before is not None
     assert user.theta is not None
-    distance = float(np.linalg.norm(user.theta - before))
+    distance = float(np.linalg.norm(user.theta.astype(np.float64) - before))
     difference = Difference(guarantee, distance, user.num_weights, test_seed is None)
     if not difference.passed:
         assert user.statistics is not None
         undo = user.statistics.add if change == user.remove else user.statistics.remove
         undo(rows.features, rows.targets)
-        user.theta = served
+        user.theta, user.weights_proved = served, proved
         raise GuaranteeError(
             f"epsilon {guarantee.epsilon} between the two releases asked for, "
             f"{reached(difference.epsilon_bound)} reached; nothing was changed.",

@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from efface import files, synthetic
+from efface import files
 from efface.activations import ActivationCache, Activations
 from efface.apriori import RequestHistory, StatePolicy
+from efface.arithmetic import choose_form, choose_form_without_data
 from efface.certificates import Certificate, ExactCertificate, Guarantee, ShiftCertificate
 from efface.compact.user import Calibration, CompactUser
 from efface.core import Core
@@ -110,7 +111,7 @@ class MixedLinear:
         if len(records) == 0:
             self.user.reset()
             return self
-        activations = self.core.activations(everything, self.cache, progress=progress)
+        activations = self.activations(everything, progress=progress)
         if isinstance(self.user, CompactUser):
             self.user.reset()
             rows = self.user.rows(activations, labels)
@@ -135,7 +136,13 @@ class MixedLinear:
         source = Calibration.CORE if records is None else Calibration.GIVEN
         records = self.core.records if records is None else records
         if records is None:
-            made, matched = synthetic.activations(self.core, progress=progress)
+            choice, made, matched = choose_form_without_data(
+                self.core,
+                self.user.arithmetic,
+                gradients=self.user.wants_gradients,
+                progress=progress,
+            )
+            self.user.take_form(choice)
             source = Calibration.STATISTICS if matched else Calibration.SYNTHETIC
             self.user.calibrate(made, None, source)
             return
@@ -146,7 +153,9 @@ class MixedLinear:
             )
         known = tuple(records.classes) == self.classes
         labels = self.core.labels(records) if known else None
-        activations = self.core.activations(records, self.cache, progress=progress)
+        arithmetic, gradients = self.user.arithmetic, self.user.wants_gradients
+        self.user.take_form(choose_form(self.core, arithmetic, records, gradients=gradients))
+        activations = self.activations(records, progress=progress)
         self.user.calibrate(activations, labels, source)
         self.calibrated_on = records if source is Calibration.GIVEN else None
 
@@ -242,7 +251,10 @@ class MixedLinear:
         empty = hashlib.sha256(b"").hexdigest()
         statistics = self.user.statistics_digest if compact else empty
         weights = self.user.weights_digest if compact else tensors_digest(self.user.tensors)
-        return Outcome(ExactCertificate(statistics, weights, 0, len(data.records), 0.0), None)
+        certificate = ExactCertificate(
+            statistics, weights, 0, len(data.records), 0.0, weights_proved=True
+        )
+        return Outcome(certificate, None)
 
     def _take_over(self, outcome: Outcome, data: TrainingSet, positions: np.ndarray) -> None:
         when = datetime.now(UTC).isoformat(timespec="seconds")
@@ -273,7 +285,7 @@ class MixedLinear:
     def stage(self, records: Records, *, progress: Progress | None = None) -> TrainingSet:
         """What training needs of these records: quantised rows (compact) or activations (tangent)."""
         labels = self.core.labels(records)
-        activations = self.core.activations(records, self.cache, progress=progress)
+        activations = self.activations(records, progress=progress)
         part = TrainingSet(records, None, labels)
         if isinstance(self.user, CompactUser):
             return replace(part, rows=self.user.rows(activations, labels))
@@ -349,7 +361,8 @@ class MixedLinear:
         )
         self.data, self.solution = data, solution
         digests = (self.user.statistics_digest, self.user.weights_digest)
-        return ExactCertificate(*digests, len(data), 0, solution.residual_norm, difference)
+        proved, residual = self.user.weights_proved, solution.residual_norm
+        return ExactCertificate(*digests, len(data), 0, residual, difference, proved)
 
     def _joined(self, data: TrainingSet, part: TrainingSet) -> Activations:
         """The activations of both, in the order of ``TrainingSet.plus``."""
@@ -366,7 +379,13 @@ class MixedLinear:
     # --- predictions ------------------------------------------------------------------------------
 
     def logits(self, records: Records) -> Tensor:
-        return self.logits_of(self.core.activations(records, self.cache))
+        return self.logits_of(self.activations(records))
+
+    def activations(self, records: Records, *, progress: Progress | None = None) -> Activations:
+        """Boundary activations in the arithmetic of this model: what ``logits_of`` and the user part take."""
+        if isinstance(self.user, CompactUser):
+            return self.user.form.activations(records, self.cache, progress=progress)
+        return self.core.activations(records, self.cache, progress=progress)
 
     def logits_of(self, activations: Activations) -> Tensor:
         return self.user.logits(activations)

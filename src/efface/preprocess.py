@@ -44,11 +44,14 @@ class Preprocess:
 
     def __call__(self, image: np.ndarray) -> np.ndarray:
         """uint8 (h, w[, channels]) -> float32 (channels, h', w')."""
+        x = self.pixels(image).astype(np.float32) / 255.0
+        mean, std = (np.asarray(v, dtype=np.float32)[:, None, None] for v in (self.mean, self.std))
+        return (x - mean) / std
+
+    def pixels(self, image: np.ndarray) -> np.ndarray:
+        """Resized and cropped, not normalised: uint8 (channels, h', w')."""
         array = self._shape(self._channels(np.asarray(image)))
-        x = array.astype(np.float32) / 255.0
-        mean, std = (np.asarray(v, dtype=np.float32) for v in (self.mean, self.std))
-        x = (x - mean) / std
-        return np.ascontiguousarray(x.transpose(2, 0, 1))
+        return np.ascontiguousarray(array.transpose(2, 0, 1))
 
     def _channels(self, image: np.ndarray) -> np.ndarray:
         if image.ndim == 2:

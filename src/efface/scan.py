@@ -149,12 +149,15 @@ def _patterns(model: MixedLinear, records: Records) -> list[Pattern]:
     if not len(records):
         return []
     records = Records(records, model.classes)
-    activations = model.core.activations(records)
-    boundary = activations[slice(0, len(records))].reshape(len(records), -1).numpy()
+    activations, floats = model.activations(records), model.core.activations(records)
+    shown, plain = (
+        some[slice(0, len(records))].reshape(len(records), -1).numpy()
+        for some in (activations, floats)
+    )
     result = []
-    for record, row in zip(records, boundary, strict=True):
-        result.append(_pattern("the boundary activation", record, row))
-        result.append(_pattern("the boundary activation", record, row.astype(np.float16)))
+    for record, row, numbers in zip(records, shown, plain, strict=True):
+        for form in (row, numbers, numbers.astype(np.float16)):
+            result.append(_pattern("the boundary activation", record, form))
         result += _content(record)
     if isinstance(model.user, CompactUser) and model.user.projection is not None:
         rows = model.user.rows(activations, model.core.labels(records))

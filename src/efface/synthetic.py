@@ -48,6 +48,13 @@ def _leaves(rng: np.random.Generator, side: int, channels: int) -> np.ndarray:
     return np.asarray(image)
 
 
+def pixels(core: Core, count: int = COUNT, seed: int = 0) -> list[np.ndarray]:
+    """Synthetic images as the core's preprocessing leaves them, uint8 (channels, h, w), in full batches."""
+    preprocess, count = core.backbone.preprocess, -(-count // BATCH) * BATCH
+    made = images(count, core.image_side, preprocess.channels, seed)
+    return [preprocess.pixels(image) for image in made]
+
+
 @torch.no_grad()
 def activations(
     core: Core, count: int = COUNT, seed: int = 0, *, progress: Progress | None = None

@@ -27,7 +27,9 @@ from efface.workspace import Workspace
 from efface.workspace.disk import file_digest
 from efface.workspace.store import CERTIFICATE_SCHEMA, MANIFEST_SCHEMA
 
-RELATIVE = 1e-8  # weights solved on another machine, from the same sums, may differ by this
+# Weights without a proof, or of an earlier version in float64, may differ by float32's rounding from those
+# solved on another machine from the same sums.
+RELATIVE = 2.0**-22
 ROUNDING = 1e-3  # activations computed anew, with other kernels, may differ by this
 
 
@@ -171,14 +173,29 @@ def _retrain_compact(model: MixedLinear, certificate: Certificate | None) -> Ite
     if difference is not None:
         gone = "not checked: the sums before the request are gone"
         yield Check("epsilon between the releases", None, gone)
-        yield _noise(difference, float(np.linalg.norm(theta - user.theta)))
+        yield _noise(difference, float(np.linalg.norm(theta - user.theta.astype(np.float64))))
         return
-    if user.weights_digest == weights:
-        yield Check("weights from the statistics", True, weights)
-        return
-    off = float(np.abs(user.theta - theta).max() / np.abs(user.theta).max())
-    detail = f"they differ by {off:.1e} relative (solved on another machine, if this is tiny)"
-    yield Check("weights from the statistics", off <= RELATIVE, detail)
+    yield _same_weights(user, theta, weights, certificate)
+
+
+def _same_weights(
+    user: CompactUser, theta: np.ndarray, digest: str, certificate: Certificate | None
+) -> Check:
+    """Where the stored weights were proved, and those solved just now are, they must be equal."""
+    name, again = "weights from the statistics", user.theta
+    assert again is not None
+    if user.weights_digest == digest:
+        proved = "proved to be the exact solution, rounded" if user.weights_proved else "not proved"
+        return Check(name, True, f"{digest} ({proved})")
+    off = float(np.abs(again.astype(np.float64) - theta).max() / np.abs(again).max())
+    claimed = isinstance(certificate, ExactCertificate) and certificate.weights_proved
+    if claimed and user.weights_proved:
+        detail = f"they differ by {off:.1e} relative from the exact solution, which is proved"
+        return Check(name, False, detail)
+    detail = (
+        f"they differ by {off:.1e} relative (without a proof on both sides, this may be rounding)"
+    )
+    return Check(name, off <= RELATIVE, detail)
 
 
 def _recertify(workspace: Workspace, model: MixedLinear) -> Iterator[Check]:

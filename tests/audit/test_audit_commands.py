@@ -108,7 +108,7 @@ def test_compare_writes_table_json_and_page(tmp_path: Path) -> None:
     stored = files.read_json(out / "compare.json", "efface.audit/1")
     assert stored["methods"] == values["methods"]
     assert (out / "report.html").is_file()
-    assert values["methods"]["exact"]["readouts"]["distance_test"]["mean"] < 1e-9
+    assert values["methods"]["exact"]["readouts"]["distance_test"]["mean"] < 1e-6  # float32 weights
 
 
 @pytest.mark.parametrize(("words", "beside"), [((), True), (("--features", 20), False)])

@@ -48,7 +48,7 @@ def test_exact_and_solved_end_at_the_retrained_model_and_the_others_do_not() -> 
     }
     assert off["original"] == 1
     assert off["retrain"] == 0
-    assert off["exact"] < 1e-9
+    assert off["exact"] < 2.0**-22  # float32 weights
     assert off["solved"] < 1e-2  # before its noise
     assert off["influence-kfac"] < 1e-9  # A ⊗ I is the whole Hessian: one exact Newton step
     for name in ("fine-tune", "fisher", "influence", "last-layer", "paper-0.9", "paper-0.999"):
@@ -131,7 +131,7 @@ def test_retraining_without_records_is_fitting_without_them() -> None:
     twin = MixedLinear(model().core, "compact", features=300, total_ridge=0.1)
     twin.fit(data.user[stay], replay=data.core)
     exact = METHODS["exact"](s, s.solve(s.everyone)).weights
-    assert torch.equal(exact, torch.from_numpy(twin.user.theta.T.copy()).reshape(-1))
+    assert torch.equal(exact, torch.from_numpy(twin.user.theta.T.copy()).reshape(-1).double())
 
 
 def test_claims() -> None:

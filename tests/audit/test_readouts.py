@@ -94,7 +94,7 @@ def test_activation_distance_is_to_the_retrained_model() -> None:
     values = {n: r.read(METHODS[n]) for n in ("original", "retrain", "exact")}
     for key in ("distance_retained", "distance_forgotten", "distance_test"):
         assert values["retrain"][key] == 0
-        assert values["exact"][key] < 1e-9
+        assert values["exact"][key] < 1e-6  # float32 weights
         assert values["original"][key] > 1e-3
     assert values["retrain"]["relearn_relative"] == 1
     assert values["retrain"]["information_nats_estimate"] == 0

@@ -95,22 +95,37 @@ def test_a_full_projection_loses_nothing(name: str) -> None:
 
 
 @every_case
-@pytest.mark.parametrize("batch_size", [1, 4])
-def test_the_batch_size_changes_rounding_only(name: str, batch_size: int) -> None:
+def test_a_row_is_a_function_of_its_sample(name: str) -> None:
+    """To the bit: whoever else is there, in which order, wherever in memory, on however many threads."""
     x = inputs(name, 9).float()
-    a = built(name).rows(float_tail(name), x)
-    b = built(name).rows(float_tail(name), x, batch_size=batch_size)
-    torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+    rows = built(name).rows(float_tail(name), x)
+    order = torch.randperm(9, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(built(name).rows(float_tail(name), x[order]), rows[order])
+    assert torch.equal(built(name).rows(float_tail(name), unaligned(x[4:5])), rows[4:5])
+    before = torch.get_num_threads()
+    torch.set_num_threads(3 - min(before, 2))  # 2 where it was 1, else 1
+    try:
+        assert torch.equal(built(name).rows(float_tail(name), x), rows)
+    finally:
+        torch.set_num_threads(before)
 
 
-def test_samples_share_their_forward_and_backward_passes() -> None:
-    """Two passes for ten samples in batches of five, and none sample by sample."""
+def unaligned(x: torch.Tensor) -> torch.Tensor:
+    """The same numbers at an address that no vector instruction likes."""
+    memory = torch.empty(x.numel() + 1)
+    memory[1:] = x.reshape(-1)
+    return memory[1:].view(x.shape)
+
+
+def test_the_network_is_left_as_it_was() -> None:
+    """Taps are hooks: none stays behind, and the caller's own network is not even touched."""
     calls: list[int] = []
     tail, projection = float_tail("cnn"), built()
-    handle = tail[0].register_forward_hook(lambda _, args, __: calls.append(len(args[0])))
-    projection.rows(tail, inputs("cnn", 10).float(), batch_size=5)
+    handle = tail.head.register_forward_hook(lambda *_: calls.append(1))
+    projection.rows(tail, inputs("cnn", 3).float())
     handle.remove()
-    assert calls == [5, 5]
+    assert calls == []
+    assert not any(m._forward_hooks or "forward" in vars(m) for m in tail.modules())
 
 
 def test_no_samples_have_no_rows() -> None:
@@ -323,8 +338,8 @@ def test_wide_convolutions_have_the_same_features(monkeypatch: pytest.MonkeyPatc
     tail, x = wide_tail(), torch.randn(5, 5, 7, 6, generator=torch.Generator().manual_seed(0))
     projection = Projection.build(tail, x, 300)
     calls.clear()
-    rows = projection.rows(tail, x, batch_size=3).double()
-    assert calls == ["forward", "pull_back"] * 2
+    rows = projection.rows(tail, x).double()
+    assert calls == ["forward", "pull_back"] * 5
     twin = copy.deepcopy(tail).double()
     for i, (layer, part) in enumerate(
         zip(projection.names, split(projection, rows)[2:], strict=True)
@@ -340,8 +355,8 @@ def test_wide_rows_do_not_depend_on_their_place_in_the_batch() -> None:
     tail, x = wide_tail(), torch.randn(16, 5, 7, 7, generator=torch.Generator().manual_seed(0))
     projection = Projection.build(tail, x, 300)
     order = torch.randperm(16, generator=torch.Generator().manual_seed(1))
-    rows = projection.rows(tail, x, 16)
-    assert torch.equal(projection.rows(tail, x[order], 16), rows[order])
+    rows = projection.rows(tail, x)
+    assert torch.equal(projection.rows(tail, x[order]), rows[order])
 
 
 def test_new_weights_are_seen() -> None:

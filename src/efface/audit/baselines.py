@@ -21,7 +21,6 @@ from torch import Tensor
 
 from efface import noise
 from efface.audit.scene import Scene
-from efface.compact import ridge as compact_ridge
 from efface.compact.statistics import Statistics
 from efface.compact.user import CompactUser
 from efface.errors import EffaceError
@@ -211,10 +210,5 @@ def exact(scene: Scene, weights: Tensor, seed: int) -> Tensor:
     everyone, gone = scene.integers(scene.everyone), scene.integers(scene.forget)
     statistics.add(everyone.features, everyone.targets)
     statistics.remove(gone.features, gone.targets)
-    solution = compact_ridge.solve(
-        statistics,
-        scene.ridge(statistics.num_rows),
-        scale=user.quantiser.scale,
-        target_scale=user.target_quantiser.scale,
-    ).checked()
-    return torch.from_numpy(solution.theta.T.copy()).reshape(-1)
+    solution = user.solution_of(statistics)
+    return torch.from_numpy(solution.theta.T.copy()).reshape(-1).double()

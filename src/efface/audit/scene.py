@@ -86,7 +86,7 @@ class Scene:
         """
         data = require_model_data(model.data)
         position = torch.from_numpy(np.asarray(forget, dtype=np.int64))
-        activations = model.core.activations(test, model.cache)
+        activations = model.activations(test)
         user, labels = model.user, model.core.labels(test)
         if isinstance(user, CompactUser):
             if data.rows is None:

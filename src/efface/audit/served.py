@@ -70,7 +70,7 @@ def served_weights(model: MixedLinear) -> Tensor:
             raise EffaceError(
                 "everything was forgotten: the model is its core.", "nothing to audit."
             )
-        return torch.from_numpy(np.array(model.user.theta.T)).reshape(-1)
+        return torch.from_numpy(np.array(model.user.theta.T)).reshape(-1).double()
     return model.user.weights
 
 

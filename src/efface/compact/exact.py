@@ -146,6 +146,11 @@ class ExactArray:
         """:meth:`to_float` as a tensor, which shares the memory of one limb: not to be written."""
         return torch.from_numpy(self.low if self.high is None else self.high * BASE + self.low)
 
+    def to_limbs(self) -> tuple[Tensor, ...]:
+        """One or two tensors, multiples of 1 and of 2^48, that add up to the integers: not to be written."""
+        low = torch.from_numpy(self.low)
+        return (low,) if self.high is None else (low, torch.from_numpy(self.high * BASE))
+
     def to_ints(self) -> list[int]:
         """Python integers, flattened."""
         low = [int(value) for value in self.low.flat]

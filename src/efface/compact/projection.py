@@ -12,14 +12,16 @@ data, so nothing here ever has to be forgotten.
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from efface.activations import Activations
+from efface.alone import one_by_one
 from efface.compact.taps import Tap, Tapped, Tapper, tap, taps_of
 from efface.errors import EffaceError, FormatError
 from efface.tail import Tail
@@ -63,8 +65,7 @@ class Projection:
         if bases not in BASES:
             raise EffaceError(f"unknown bases {bases!r}.", f"use one of {', '.join(BASES)}.")
         pooled, taps = tail.head.in_features, taps_of(tail)
-        share = (num_features - pooled - 1) // max(len(taps), 1)
-        side = math.isqrt(max(share, 0))
+        side = cls.side(tail, num_features)
         taps = taps if side > 0 else []
         samples = calibration[slice(None, None, max(1, -(-len(calibration) // max_samples)))]
         if len(samples) == 0:
@@ -86,6 +87,12 @@ class Projection:
         scales = torch.stack([n if n > 0 else torch.ones(()) for n in norms])
         return cls(raw.names, raw.inputs, raw.gradients, scales, pooled)
 
+    @staticmethod
+    def side(tail: Tail, num_features: int) -> int:
+        """r, of the r² features that each tapped layer gets."""
+        share = (num_features - tail.head.in_features - 1) // max(len(taps_of(tail)), 1)
+        return math.isqrt(max(share, 0)) if taps_of(tail) else 0
+
     @property
     def num_features(self) -> int:
         sizes = [a.shape[1] * g.shape[1] for a, g in zip(self.inputs, self.gradients, strict=True)]
@@ -96,25 +103,33 @@ class Projection:
         """Index of the constant feature."""
         return self.num_pooled
 
-    def rows(self, tail: Tail, activations: Activations, batch_size: int = 64) -> Tensor:
+    def rows(self, tail: Tail, activations: Activations) -> Tensor:
         """ψ of every sample, (n, k) float32."""
-        size = len(activations)
-        batches = (activations[slice(i, i + batch_size)] for i in range(0, size, batch_size))
-        rows = [psi for psi, _ in self.row_batches(tail, batches)]
+        rows = [psi for psi, _ in self.each(tail, activations)]
         return torch.cat([torch.zeros(0, self.num_features), *rows])
 
-    def row_batches(self, tail: Tail, batches: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-        """ψ and the pooled features h of one batch after another: (b, k) and (b, p) float32."""
+    def each(self, tail: Tail, activations: Activations) -> Iterator[tuple[Tensor, Tensor]]:
+        """ψ and the pooled features h of one sample after the other: (1, k) and (1, p) float32."""
         taps = [t for t in taps_of(tail) if t.name in self.names]
         if tuple(t.name for t in taps) != self.names:
             raise FormatError("the projection belongs to another tail.", "rebuild it on this core.")
-        tapper = Tapper(tail, taps)
-        for batch in batches:
-            seen = tapper(batch)
-            parts = self._parts(taps, seen)
-            scaled = [p / c for p, c in zip(parts, self.part_scales, strict=True)]
-            ones = torch.ones(len(scaled[0]), 1)
-            yield torch.cat([scaled[0], ones, *scaled[1:]], dim=1), seen.features
+
+        def make() -> Callable[[int], tuple[Tensor, Tensor]]:
+            # A tail of its own for every worker: taps are hooks, and would see each other's samples.
+            own = copy.deepcopy(tail)
+            own_taps = [t for t in taps_of(own) if t.name in self.names]
+            tapper = Tapper(own, own_taps)
+            return lambda i: self.row(tapper, activations[slice(i, i + 1)])
+
+        return one_by_one(make, len(activations))
+
+    def row(self, tapper: Tapper, sample: Tensor) -> tuple[Tensor, Tensor]:
+        """ψ and h of a batch seen through this tapper, in its type."""
+        seen = tapper(sample)
+        parts = self._parts(tapper.taps, seen)
+        scaled = [p / c for p, c in zip(parts, self.part_scales, strict=True)]
+        ones = torch.ones(len(scaled[0]), 1, dtype=scaled[0].dtype)
+        return torch.cat([scaled[0], ones, *scaled[1:]], dim=1), seen.features
 
     def _parts(self, taps: list[Tap], seen: Tapped) -> list[Tensor]:
         parts = [seen.features]
@@ -123,6 +138,15 @@ class Projection:
             b = t.gradient_rows(g, len(seen.features)) @ self.gradients[i]  # (n, s, r_g)
             parts.append((b.transpose(1, 2) @ a).flatten(1))
         return parts
+
+    def double(self) -> Projection:
+        """The same in float64."""
+        return replace(
+            self,
+            inputs=tuple(a.double() for a in self.inputs),
+            gradients=tuple(g.double() for g in self.gradients),
+            part_scales=self.part_scales.double(),
+        )
 
     def to_tensors(self) -> dict[str, Tensor]:
         tensors = {"part_scales": self.part_scales}

@@ -1,23 +1,27 @@
-"""User weights from exact statistics: one Cholesky factorisation, refined and checked.
+"""User weights from exact statistics: the exact solution of the ridge system, rounded to float32.
 
-``(S G S / n + μ D) Θ = S B T / n`` for integer sums G, B of n rows, feature scales S, target
-scales T and a 0/1 diagonal D. Both sides are multiplied by n, so that no entry of G is ever
-divided: with power-of-two scales the system is exact but for the rounding of ``n μ``.
+``(S G S + λ D) Θ = S B T`` for integer sums G, B of n rows, feature scales S, target scales T, a 0/1
+diagonal D and ``λ = n μ``. A Cholesky factor gives corrections; residuals are computed without a rounding
+(see ``integer_system``), and refinement ends when their norm over λ proves which float32 each weight
+rounds to (see ``refinement``, ``release_grid``). So **equal sums give equal weights on every machine at every
+thread count**, where ``proved`` says so; how good the factor was decides the time it takes, not the result.
 
-The factor is float32's where that will do, and the residual always float64's, from the integer sums: two or
-three steps of refinement reach float64's own rounding. Where a pivot is too small for float32, or the steps
-do not get there, the factor is made again in float64, which also decides what is singular.
+The factor is float32's where that will do. Where a pivot is too small for float32, or the steps do not get
+there, it is made again in float64, which also decides what is singular.
 
-Equal statistics give bit-equal weights on one machine at one thread count, whatever their history.
-BLAS may add in another order with another number of threads: fix ``num_threads`` to rule that out.
+The bound ``‖r‖ / λ`` needs D = I, λ > 0 and power-of-two scales. Otherwise, and where a weight is exactly
+between two float32 numbers, systems of up to 24 features are solved in fractions; larger ones are
+``proved=False``: their weights are those of a small residual, as near as this machine got.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
+from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,13 +29,16 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from efface.compact.factor import Factor
+from efface.compact.integer_system import IntegerSystem
+from efface.compact.rational import MOST_FEATURES, solve_exactly
+from efface.compact.refinement import RANGE, TIE, Outcome, Refinement
+from efface.compact.release_grid import ReleaseGrid, to_float32
 from efface.compact.statistics import Statistics
 from efface.errors import EffaceError
 
-Floats = NDArray[np.float64]
-ROUNDING = 2.0**-48  # a relative residual that is float64's own rounding: no step makes it smaller
+Weights = NDArray[np.float32]
+ROUNDING = 2.0**-48  # a relative residual that will do where nothing can be proved
 ACCURATE = 2.0**-40  # above it a float32 factor did not refine as it should, and float64 takes over
-MAX_STEPS = 10
 
 
 class RidgeStatus(Enum):
@@ -40,6 +47,7 @@ class RidgeStatus(Enum):
     SOLVED = "solved"
     EMPTY = "no rows: the weights are zero"
     INACCURATE = "the residual is above the tolerance: raise mu"
+    OUT_OF_RANGE = "a weight is beyond float32: raise mu, or the features' scales"
     NOT_POSITIVE_DEFINITE = "the matrix is singular in float64: raise mu"
 
 
@@ -48,20 +56,27 @@ class RidgeSolution:
     """Weights, and how well they solve the system.
 
     Args:
-        theta: the user weights in units of ``scale * q``, (k, c); NaN where there is no solution.
-        mu: the regularisation strength.
+        theta: the user weights in units of ``scale * q``, (k, c) float32: the solution rounded to the
+            ``ReleaseGrid``; NaN where there is none.
+        mu: the regularisation strength λ / n.
         num_rows: n.
-        residual_norm: ``‖(S G S / n + μ D) Θ − S B T / n‖_F``, recomputed from the statistics.
+        residual_norm: ``‖(S G S / n + μ D) Θ − S B T / n‖_F`` before Θ was rounded, from exact residuals.
         relative_residual: the same over ``‖S B T / n‖_F``.
         status: see :class:`RidgeStatus`.
+        ridge: λ.
+        proved: whether ``theta`` is *the* rounded solution, the same on every machine.
+        error_bound: on every ``|Θ − Θ*|`` before rounding; infinite where there is none.
     """
 
-    theta: Floats
+    theta: Weights
     mu: float
     num_rows: int
     residual_norm: float
     relative_residual: float
     status: RidgeStatus
+    ridge: float
+    proved: bool
+    error_bound: float
 
     @property
     def ok(self) -> bool:
@@ -80,7 +95,7 @@ class RidgeSolution:
 
 @dataclass(frozen=True, eq=False)
 class _System:
-    """``(S G S + n μ D) Θ = S B T``, read strip by strip from the statistics."""
+    """``(S G S + λ D) Θ = S B T``, read strip by strip from the statistics."""
 
     statistics: Statistics
     scale: Tensor  # (k,)
@@ -105,134 +120,146 @@ class _System:
             penalty,
         )
 
-    def ridge(self, mu: float) -> Tensor:
-        return float(self.statistics.num_rows) * mu * self.penalty  # (k,)
-
-    def right_hand_side(self) -> Tensor:
-        cross = torch.tensor(self.statistics.cross())
-        return cross * self.target_scale * self.scale[:, None]  # (k, c)
-
-    def factor(self, mu: float, dtype: torch.dtype) -> Factor | None:
+    def factor(self, ridge: float, dtype: torch.dtype) -> Factor | None:
         """Of the left-hand side, if it is positive definite in this precision."""
-        strips, ridge = self.statistics.tensor_strips, self.ridge(mu)
+        strips, added = self.statistics.tensor_strips, ridge * self.penalty
         gram = torch.cat([strip.diagonal(start) for start, _, strip in strips()])
-        diagonal = gram * self.scale.square() + ridge
-        return Factor.of(strips(), self.scale, ridge, diagonal, dtype)
+        diagonal = gram * self.scale.square() + added
+        return Factor.of(strips(), self.scale, added, diagonal, dtype)
 
-    def residual(self, theta: Tensor, right: Tensor, mu: float) -> Tensor:
-        """``S B T − (S G S + n μ D) Θ`` in float64, without the full matrix, (k, c)."""
-        scaled = theta * self.scale[:, None]
-        product = torch.zeros_like(theta)
-        for start, stop, strip in self.statistics.tensor_strips():
-            product[start:stop].addmm_(strip, scaled[:stop])
-            if start:
-                product[:start].addmm_(strip[:, :start].t(), scaled[start:stop])
-        return right - product * self.scale[:, None] - self.ridge(mu)[:, None] * theta
+    def refinement(self, ridge: float) -> Refinement:
+        bounded, scale, target_scale = self._bounded(ridge), self.scale, self.target_scale
+        return Refinement(
+            IntegerSystem.build(self.statistics, (ridge * self.penalty / scale.square()).numpy()),
+            scale.numpy(),
+            target_scale.numpy(),
+            ReleaseGrid.build(scale.numpy(), target_scale.numpy()),
+            ridge if bounded else None,
+            ROUNDING,
+        )
 
-    def solve(self, mu: float, tolerance: float) -> RidgeSolution:
-        """Factorise in float32 and refine; where that does not do, the same in float64."""
-        right = self.right_hand_side()
-        if self.statistics.num_rows == 0:
-            return self._solution(torch.zeros_like(right), mu, right, right, RidgeStatus.EMPTY)
-        refined = self._refined(torch.float32, right, mu)
-        if refined is None or not _relative(refined[1], right) <= ACCURATE:
-            refined = self._refined(torch.float64, right, mu)
-        if refined is None:
-            nowhere = torch.full_like(right, torch.nan)
-            return self._solution(nowhere, mu, nowhere, right, RidgeStatus.NOT_POSITIVE_DEFINITE)
-        solved = _relative(refined[1], right) <= tolerance
-        status = RidgeStatus.SOLVED if solved else RidgeStatus.INACCURATE
-        return self._solution(refined[0], mu, refined[1], right, status)
+    def _bounded(self, ridge: float) -> bool:
+        """Whether ``‖r‖ / λ`` bounds the error: A >= λ I, and residuals are exact."""
+        low, high = RANGE
+        scales = torch.cat([self.scale, self.target_scale])
+        exact = bool((np.frexp(scales.numpy())[0] == 0.5).all())
+        within = bool(((scales >= low) & (scales <= high)).all()) and 2.0**-100 <= ridge <= 2.0**100
+        return exact and within and bool(self.penalty.all())
 
-    def _refined(
-        self, dtype: torch.dtype, right: Tensor, mu: float
-    ) -> tuple[Tensor, Tensor] | None:
-        """``Θ ← Θ + A⁻¹ r`` from Θ = 0 while it halves ‖r‖, r recomputed: Θ and its r; None without factor.
+    def solve(self, ridge: float, tolerance: float) -> RidgeSolution:
+        """Factorise in float32 and refine; what is left then, with a factor in float64.
 
-        A function of the system alone: no clock, no earlier solution, no tolerance of the caller. The
-        factor is freed on the way out: there are never two of them.
+        A function of the system alone: no clock, no earlier solution.
         """
-        factor = self.factor(mu, dtype)
-        if factor is None:
-            return None
-        theta, left_over = torch.zeros_like(right), right
-        for _ in range(MAX_STEPS):
-            if _relative(left_over, right) <= ROUNDING:
+        refinement = self.refinement(ridge)
+        columns, outcome = refinement.start()
+        if self.statistics.num_rows == 0:
+            return self._solution(outcome, ridge, RidgeStatus.EMPTY)
+        good_enough = TIE if refinement.ridge is not None else ACCURATE
+        factorised = False
+        for dtype in (torch.float32, torch.float64):
+            factor = self.factor(ridge, dtype)
+            factorised = factor is not None
+            if factor is not None:
+                columns = refinement.run(columns, outcome, factor)
+            del factor  # there are never two of them
+            if factorised and (not len(columns.index) or outcome.relative_residual <= good_enough):
                 break
-            closer = theta + factor.solve(left_over)
-            closer_left_over = self.residual(closer, right, mu)
-            if not 2 * closer_left_over.norm() < left_over.norm():
-                break
-            theta, left_over = closer, closer_left_over
-        return theta, left_over
+        if not factorised:
+            return self._solution(outcome, ridge, RidgeStatus.NOT_POSITIVE_DEFINITE)
+        if refinement.ridge is None or len(columns.index):
+            self._in_fractions(refinement, ridge, outcome)
+        solved = outcome.relative_residual <= tolerance
+        status = RidgeStatus.SOLVED if solved else RidgeStatus.INACCURATE
+        return self._solution(outcome, ridge, status)
 
-    def _solution(
-        self, theta: Tensor, mu: float, left_over: Tensor, right: Tensor, status: RidgeStatus
-    ) -> RidgeSolution:
-        num_rows, relative = self.statistics.num_rows, _relative(left_over, right)
-        weights = theta.numpy()
+    def _in_fractions(self, refinement: Refinement, ridge: float, outcome: Outcome) -> None:
+        """The last resort: small systems are solved exactly, others are left without a proof."""
+        if refinement.ridge is None:
+            outcome.done[:] = False
+        if self.statistics.num_features > MOST_FEATURES:
+            return
+        scales, targets = (
+            [Fraction(v) for v in values.tolist()] for values in (self.scale, self.target_scale)
+        )
+        added = [Fraction(ridge) * int(d) / s**2 for d, s in zip(self.penalty, scales, strict=True)]
+        exact = solve_exactly(self.statistics, added)
+        if exact is None:
+            return
+        for i, row in enumerate(exact):
+            for j, value in enumerate(row):
+                weight = refinement.grid.nearest_exactly(value * targets[j] / scales[i], j, i)
+                outcome.theta[j, i] = to_float32(weight)
+        outcome.done[:], outcome.bound[:] = True, 0.0
+
+    def _solution(self, outcome: Outcome, ridge: float, status: RidgeStatus) -> RidgeSolution:
+        num_rows = self.statistics.num_rows
+        weights = np.array(outcome.theta.T, order="C")  # (k, c)
+        norm, relative = float(np.linalg.norm(outcome.norm)), outcome.relative_residual
+        if status is RidgeStatus.NOT_POSITIVE_DEFINITE:
+            weights[:], norm, relative = np.nan, np.nan, np.nan
+        elif not np.isfinite(weights).all():
+            status = RidgeStatus.OUT_OF_RANGE
         weights.flags.writeable = False
-        norm = float(left_over.norm()) / max(num_rows, 1)
-        return RidgeSolution(weights, mu, num_rows, norm, relative, status)
-
-
-def _relative(left_over: Tensor, right: Tensor) -> float:
-    """``‖r‖_F / ‖right‖_F``; for a zero right-hand side both are 0."""
-    norm, size = float(left_over.norm()), float(right.norm())
-    return norm / size if size else norm
+        return RidgeSolution(
+            weights,
+            ridge / max(num_rows, 1),
+            num_rows,
+            norm / max(num_rows, 1),
+            relative,
+            status,
+            ridge,
+            proved=bool(outcome.done.all()) and bool(np.isfinite(weights).all()),
+            error_bound=float(outcome.bound.max()),
+        )
 
 
 def solve(
     statistics: Statistics,
-    mu: float,
+    mu: float | None = None,
     *,
+    ridge: float | None = None,
     scale: ArrayLike = 1.0,
     target_scale: ArrayLike = 1.0,
     unpenalised: int | None = None,
     tolerance: float = 1e-9,
     num_threads: int | None = None,
 ) -> RidgeSolution:
-    """Θ with ``(S G S / n + μ D) Θ = S B T / n``; Θ = 0 where there are no rows.
+    """Θ with ``(S G S + λ D) Θ = S B T``, rounded to float32; Θ = 0 where there are no rows.
 
     Args:
         statistics: integer sums over the rows that count.
-        mu: regularisation strength, chosen on core data or by the caller, >= 0.
+        mu: regularisation strength, chosen on core data or by the caller, >= 0: λ is ``n μ``, rounded once.
+        ridge: λ itself; give one of the two.
         scale: of each feature, (k,) or one number; powers of two keep the system exact.
         target_scale: of each output, (c,) or one number.
         unpenalised: index of the feature with ``D_jj = 0``, usually the bias.
         tolerance: relative residual above which the status is INACCURATE.
         num_threads: BLAS threads during the solve; None leaves them as they are.
     """
-    return solve_path(
-        statistics,
-        [mu],
-        scale=scale,
-        target_scale=target_scale,
-        unpenalised=unpenalised,
-        tolerance=tolerance,
-        num_threads=num_threads,
-    )[0]
+    if (mu is None) == (ridge is None):
+        raise EffaceError("A solve takes either mu or ridge.", "Give one of the two.")
+    system = _System.build(statistics, scale, target_scale, unpenalised)
+    strength = _nonnegative(ridge) if mu is None else _ridge_of(statistics, mu)
+    with _threads(num_threads):
+        solution = system.solve(strength, tolerance)
+    return solution if mu is None else replace(solution, mu=float(mu))
+
+
+def _ridge_of(statistics: Statistics, mu: float) -> float:
+    """``λ = fl(n μ)``."""
+    return float(statistics.num_rows) * _nonnegative(mu)
 
 
 def solve_path(
-    statistics: Statistics,
-    mus: Iterable[float],
-    *,
-    scale: ArrayLike = 1.0,
-    target_scale: ArrayLike = 1.0,
-    unpenalised: int | None = None,
-    tolerance: float = 1e-9,
-    num_threads: int | None = None,
+    statistics: Statistics, mus: Iterable[float], **options: Any
 ) -> tuple[RidgeSolution, ...]:
-    """:func:`solve` for each of ``mus``, for choosing μ on core data.
+    """:func:`solve` for each of ``mus``, with its options, for choosing μ on core data.
 
     A Cholesky factorisation for each: one eigendecomposition takes as long as about twenty of
     them, and its solutions would not be those that :func:`solve` gives bit for bit.
     """
-    strengths = [_nonnegative(mu) for mu in mus]
-    system = _System.build(statistics, scale, target_scale, unpenalised)
-    with _threads(num_threads):
-        return tuple(system.solve(mu, tolerance) for mu in strengths)
+    return tuple(solve(statistics, mu, **options) for mu in mus)
 
 
 @contextmanager
@@ -245,8 +272,8 @@ def _threads(num_threads: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _nonnegative(mu: float) -> float:
-    if not (np.isfinite(mu) and mu >= 0):
+def _nonnegative(mu: float | None) -> float:
+    if mu is None or not (np.isfinite(mu) and mu >= 0):
         raise EffaceError(f"mu is {mu}.", "Give a finite number, at least 0.")
     return float(mu)
 

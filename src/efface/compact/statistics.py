@@ -177,6 +177,12 @@ class Statistics:
         for (start, stop), strip in zip(self._spans(), self._gram, strict=True):
             yield start, stop, strip.to_tensor()
 
+    def limb_strips(self) -> Iterator[tuple[int, int, tuple[Tensor, ...]]]:
+        """:meth:`tensor_strips` without a rounding: tensors that add up to the integers."""
+        self._require_whole()
+        for (start, stop), strip in zip(self._spans(), self._gram, strict=True):
+            yield start, stop, strip.to_limbs()
+
     def gram(self) -> Floats:
         """G in full, (k, k): for small k; the solver reads :meth:`strips`."""
         full = np.zeros((self.num_features, self.num_features))
@@ -189,6 +195,11 @@ class Statistics:
         """B, (k, c)."""
         self._require_whole()
         return self._cross.to_float()
+
+    def cross_limbs(self) -> tuple[Tensor, ...]:
+        """Tensors that add up to B, exactly."""
+        self._require_whole()
+        return self._cross.to_limbs()
 
     def diagonal(self) -> list[int]:
         """``G_jj``, exactly."""

@@ -107,21 +107,24 @@ def dense_layers(module: nn.Module) -> list[Tap]:
 
 class Tapper:
     """Runs the tail on batch after batch. 3 × 3 convolutions go by Winograd's products, their kernels
-    transformed once: a tapper lives no longer than the tail's weights stay as they are."""
+    transformed once: a tapper lives no longer than the tail's weights stay as they are. Not ``fast``: as
+    torch has them."""
 
-    def __init__(self, tail: Tail, taps: list[Tap]) -> None:
-        self.tail, self.taps = tail, taps
+    def __init__(
+        self, tail: Tail, taps: list[Tap], dtype: torch.dtype = torch.float32, *, fast: bool = True
+    ) -> None:
+        self.tail, self.taps, self.dtype = tail, taps, dtype
         # Types are compared exactly: a subclass may compute something else.
         self._fast = [
             (t.module, WinogradLayer(t.module, ""))
             for t in taps
-            if type(t.module) is nn.Conv2d and suits_winograd(t.module)
+            if fast and type(t.module) is nn.Conv2d and suits_winograd(t.module)
         ]
 
     def __call__(self, x: Tensor) -> Tapped:
         """Forward on boundary activations ``x`` and, from u = 1, backward."""
         with torch.enable_grad(), forward_ad_kernels(), self._swapped():
-            return _tap(self.tail, self.taps, x)
+            return _tap(self.tail, self.taps, x.to(self.dtype))
 
     @contextmanager
     def _swapped(self) -> Iterator[None]:
@@ -157,7 +160,7 @@ def _tap(tail: Tail, taps: list[Tap], x: Tensor) -> Tapped:
     with recording(taps) as seen:
         # A clone, because the tail may begin in place; channels last, because all products are.
         layout = torch.channels_last if x.dim() == 4 else torch.contiguous_format
-        x = x.detach().float().requires_grad_(True)
+        x = x.detach().requires_grad_(True)
         features = tail.features(x.clone(memory_format=layout))
         names = [t.name for t in taps if t.name in seen]
         outputs = [seen[name][1] for name in names]

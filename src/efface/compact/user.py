@@ -1,13 +1,13 @@
 """The compact user part: α f_core(x) + Θᵀψ(x), Θ from exact integer statistics of quantised features.
 
-Fit: quantise ψ and the target residuals, sum them up, solve (G/n + μI) Θ = B/n. Forget: subtract the
-samples' integers and solve again; the sums are then byte for byte those of a model never given them.
+Fit: quantise ψ and the target residuals, sum them up, solve (G + λI) Θ = B. Forget: subtract the
+samples' integers and solve again; the sums are then byte for byte those of a model never given them, and so
+are the weights: the exact solution rounded to float32, on whatever machine.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
 from typing import Any
@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 
 from efface.activations import Activations
+from efface.arithmetic import Arithmetic, Choice, load_form
+from efface.compact.exact_product import exact_product
 from efface.compact.projection import Projection
 from efface.compact.quantiser import Quantiser
 from efface.compact.ridge import RidgeSolution, solve
@@ -24,13 +26,13 @@ from efface.compact.rows import Rows
 from efface.compact.statistics import Statistics
 from efface.core import Core
 from efface.errors import EffaceError
+from efface.forms import FloatForm, Form
 from efface.tangent.sgd import Progress
 from efface.tangent.solution import Solution, Status
 from efface.targets import one_hot
 
 RIDGES = (0.001, 0.003, 0.01, 0.03, 0.05, 0.1, 0.2, 0.3, 0.6, 1.0, 2.0, 5.0, 10.0)
 DEFAULT_RIDGE = 0.2  # λ where there is nothing to choose it on; see docs/method.md
-ROW_BATCH = 16
 
 
 class Calibration(StrEnum):
@@ -62,6 +64,9 @@ class CompactUser:
             ``MixedLinear.fit`` decide: 0 where core records are replayed (their own rows say it all, and
             the core is overconfident on just these records), else 1.
         calibration: where bases and scales came from; ``calibrate`` sets it, files keep it.
+        arithmetic: "integer" (the same bits on every machine), "float32", or "auto": integer where the
+            network has such a form. ``MixedLinear.calibrate`` finds it, and ``form`` says which it is.
+        form: the settings of the form, from a file.
     """
 
     kind = "compact"
@@ -79,7 +84,12 @@ class CompactUser:
         total_ridge: float | None = None,
         core_weight: float | None = None,
         calibration: str | None = None,
+        arithmetic: str = "auto",
+        form: dict[str, Any] | None = None,
     ) -> None:
+        self.arithmetic = Arithmetic(arithmetic)
+        self.form: Form = FloatForm(core) if form is None else load_form(core, form)
+        self.form_reasons: tuple[str, ...] = ()  # why it is not a better one
         self.core, self.num_wanted, self.bits, self.mu = core, features, bits, mu
         self.target_scale, self.bases, self.seed = target_scale, bases, seed
         self.total_ridge, self.core_weight = total_ridge, core_weight
@@ -87,9 +97,20 @@ class CompactUser:
         self.projection: Projection | None = None
         self.quantiser: Quantiser | None = None
         self.statistics: Statistics | None = None
-        self.theta: np.ndarray | None = None  # (k, c)
+        # (k, c) float32; float64 with noise on it, and in files of earlier versions.
+        self.theta: np.ndarray | None = None
+        self.weights_proved: bool | None = None  # of the last solve; None: not solved here
 
     # --- from core data ---------------------------------------------------------------------------
+
+    @property
+    def wants_gradients(self) -> bool:
+        """Whether ψ will have gradient features."""
+        return Projection.side(self.core.tail, self.num_wanted) > 0
+
+    def take_form(self, choice: Choice) -> None:
+        """Compute in this form from now on; before ``calibrate``."""
+        self.form, self.form_reasons = choice.form, choice.reasons
 
     def calibrate(
         self,
@@ -101,10 +122,16 @@ class CompactUser:
 
         User data never comes here. Without ``labels`` there is nothing to choose a ridge on.
         """
+        samples = activations[slice(0, len(activations))]
         self.projection = Projection.build(
-            self.core.tail, activations, self.num_wanted, bases=self.bases, seed=self.seed
+            self.core.tail,
+            self.form.plain(samples),
+            self.num_wanted,
+            bases=self.bases,
+            seed=self.seed,
         )
-        rows = self.projection.rows(self.core.tail, activations).double().numpy()
+        self.form.fit_projection(self.projection, samples)
+        rows = self._psi(activations)
         bias = self.projection.bias
         self.quantiser = Quantiser.fit(rows, self.bits, headroom=source.headroom, bias=bias)
         if self.mu is None and self.total_ridge is None:
@@ -160,21 +187,22 @@ class CompactUser:
     def rows(self, activations: Activations, labels: Tensor) -> Rows:
         """Quantised ψ and residuals y − α f_core of some samples: one forward and one backward each.
 
-        A sample's row is the same whoever else is there: see ``_equal_batches``.
+        A sample's row is the same whoever else is there: each is computed alone.
         """
         assert self.projection is not None
         assert self.quantiser is not None
-        psi = [np.zeros((0, self.projection.num_features))]
+        features = [np.zeros((0, self.projection.num_features), self.quantiser.dtype)]
         logits = [np.zeros((0, len(self.core.classes)))]
-        batches = _equal_batches(activations, ROW_BATCH)
-        for rows, pooled in self.projection.row_batches(self.core.tail, batches):
-            psi.append(rows.double().numpy())
-            with torch.no_grad():
-                logits.append(self.core.tail.head(pooled).double().numpy())
-        count = len(activations)  # the last batch was filled up
-        features, _ = self.quantiser.quantise(np.concatenate(psi)[:count])
-        residuals = self._core_targets(labels) - self.kept * np.concatenate(logits)[:count]
-        return Rows(features, self.target_quantiser.quantise(residuals)[0])
+        for psi, some in self.form.rows(self.projection, activations):
+            features.append(self.quantiser.quantise(psi.double().numpy())[0])
+            logits.append(some.double().numpy())
+        residuals = self._core_targets(labels) - self.kept * np.concatenate(logits)
+        return Rows(np.concatenate(features), self.target_quantiser.quantise(residuals)[0])
+
+    def _psi(self, activations: Activations) -> np.ndarray:
+        assert self.projection is not None
+        rows = [psi.double().numpy() for psi, _ in self.form.rows(self.projection, activations)]
+        return np.concatenate([np.zeros((0, self.projection.num_features)), *rows])
 
     @property
     def kept(self) -> float:
@@ -224,16 +252,20 @@ class CompactUser:
             raise
 
     def solve(self) -> Solution:
-        _, quantiser, statistics = self._require_calibrated()
-        result: RidgeSolution = solve(
-            statistics,
-            self.ridge_mu,
-            scale=quantiser.scale,
-            target_scale=self.target_quantiser.scale,
-        ).checked()
-        self.theta = result.theta
+        result = self.solution_of(self._require_calibrated()[2])
+        self.theta, self.weights_proved = result.theta, result.proved
         value = torch.from_numpy(result.theta.copy())
         return Solution(value, Status.CONVERGED, result.relative_residual, 1.0)
+
+    def solution_of(self, statistics: Statistics) -> RidgeSolution:
+        """The weights of these sums, with this part's scales and ridge: λ itself, or μ times n."""
+        return solve(
+            statistics,
+            self.mu,
+            ridge=self.total_ridge if self.mu is None else None,
+            scale=self._require_calibrated()[1].scale,
+            target_scale=self.target_quantiser.scale,
+        ).checked()
 
     @property
     def ridge_mu(self) -> float:
@@ -245,19 +277,28 @@ class CompactUser:
 
     def logits(self, activations: Activations) -> Tensor:
         """α f_core + Θᵀψ, ψ quantised as in training; with Θ = 0 the core's logits bit for bit."""
-        core = self.core.logits_of(activations)
         if self.theta is None or not self.theta.any():
-            return core
+            return self.form.logits(activations)
         projection, quantiser, _ = self._require_calibrated()
-        psi = projection.rows(self.core.tail, activations).double().numpy()
-        features, _ = quantiser.quantise(psi)
-        return self.kept * core + torch.from_numpy(self._real(features) @ self.theta).float()
+        found = [torch.zeros(0, len(self.core.classes))]
+        for psi, core in self.form.rows(projection, activations):
+            features, _ = quantiser.quantise(psi.double().numpy())
+            found.append(self.kept * core + torch.from_numpy(self._product(features)).float())
+        return torch.cat(found)
+
+    def _product(self, features: np.ndarray) -> np.ndarray:
+        """Θᵀψ, (n, c). Of float32 weights it has one rounding, and is the same on every machine."""
+        assert self.quantiser is not None
+        assert self.theta is not None
+        if self.theta.dtype == np.float32:
+            return exact_product(features, self.theta, self.quantiser.scale)
+        return self._real(features) @ self.theta
 
     def reset(self) -> None:
         """Forget everything: no statistics, Θ = 0."""
         if self.projection is not None:
             self.statistics = self._empty()
-        self.theta = None
+        self.theta, self.weights_proved = None, True  # no rows: Θ = 0 exactly
 
     def _real(self, features: np.ndarray) -> np.ndarray:
         assert self.quantiser is not None
@@ -274,8 +315,10 @@ class CompactUser:
 
     @property
     def weights_digest(self) -> str:
-        theta = np.zeros(self.num_weights) if self.theta is None else self.theta
-        return hashlib.sha256(np.ascontiguousarray(theta, dtype="<f8").tobytes()).hexdigest()
+        """SHA-256 of Θ's little-endian bytes, row by row: of float32, unless there is noise on them."""
+        theta = np.zeros(self.num_weights, np.float32) if self.theta is None else self.theta
+        kind = "<f4" if theta.dtype == np.float32 else "<f8"
+        return hashlib.sha256(np.ascontiguousarray(theta, dtype=kind).tobytes()).hexdigest()
 
     # --- files ------------------------------------------------------------------------------------
 
@@ -283,7 +326,10 @@ class CompactUser:
     def settings(self) -> dict[str, Any]:
         projection = self.projection
         # Only where it is known: files of earlier versions have none, and a digest of what they have.
-        known = {} if self.calibration is None else {"calibration": str(self.calibration)}
+        known: dict[str, Any] = {}
+        if self.calibration is not None:
+            known = {"calibration": str(self.calibration), "form": self.form.settings}
+            known |= {"arithmetic": str(self.arithmetic)}
         return {
             "kind": self.kind,
             "features": self.num_wanted,
@@ -320,19 +366,6 @@ class CompactUser:
         self.quantiser = Quantiser.from_arrays(arrays)
         self.theta = tensors["theta"].numpy() if "theta" in tensors else None
         self.statistics = self._empty()
-
-
-def _equal_batches(activations: Activations, size: int) -> Iterator[Tensor]:
-    """Batches of exactly ``size`` samples; the last is filled up with repeats.
-
-    Kernels are chosen by shape, and with them the last bit of a result: in a batch of 1 a sample's row
-    would not be the one it has in a batch of 16. Forgetting is exact only if rows do not depend on the
-    company they are computed in.
-    """
-    for start in range(0, len(activations), size):
-        batch = activations[slice(start, start + size)]
-        filler = batch[:1].expand(size - len(batch), *batch.shape[1:])
-        yield torch.cat([batch, filler])
 
 
 def folds_of(labels: np.ndarray, folds: int) -> np.ndarray:

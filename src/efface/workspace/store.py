@@ -332,7 +332,8 @@ def first_certificate(model: MixedLinear, data: TrainingSet) -> Certificate | No
         return None
     residual = 0.0 if model.solution is None else model.solution.residual_norm
     digests = (model.user.statistics_digest, model.user.weights_digest)
-    return ExactCertificate(*digests, len(data) if len(data.records) else 0, 0, residual)
+    num, proved = len(data) if len(data.records) else 0, model.user.weights_proved
+    return ExactCertificate(*digests, num, 0, residual, weights_proved=proved)
 
 
 def certificate_of(values: Mapping[str, Any], shifts: tuple[float, ...]) -> Certificate:
