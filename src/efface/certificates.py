@@ -327,6 +327,32 @@ class Difference:
 
 
 @dataclass(frozen=True)
+class Given:
+    """What an exact certificate takes as given: equal sums and weights follow for whoever has the same.
+
+    ``arithmetic`` says on which machines: "integer" on every one; "float32" on one like that of
+    ``environment``, processor and libraries. Digests are SHA-256; λ is the ridge of the whole sum (None where
+    μ = λ/n is fixed instead).
+    """
+
+    arithmetic: str
+    core_digest: str
+    calibration_digest: str
+    classes_digest: str
+    preprocess_digest: str
+    ridge: float | None
+    mu: float | None
+    environment: dict[str, str]
+
+    @property
+    def machines(self) -> str:
+        """The claim in words."""
+        if self.arithmetic == "integer":
+            return "the same rows, sums and weights on every machine"
+        return "the same rows on this processor with these libraries, and from equal rows the same sums"
+
+
+@dataclass(frozen=True)
 class ExactCertificate:
     """The exact certificate (the compact user part, and everything forgotten at once).
 
@@ -334,7 +360,8 @@ class ExactCertificate:
     forgotten records has the same digest. Where ``weights_proved``, every machine at every thread count gets
     from equal sums the weights of ``weights_digest``, unless there is a ``difference``: then that is the
     digest of weights with noise. Where it is False they are this machine's, at this thread count; None
-    is a certificate of an earlier version, which claimed no more than that.
+    is a certificate of an earlier version, which claimed no more than that. All of it is relative to what is
+    ``given``: the core, its class list and calibration are not forgotten, and were made from core data.
     """
 
     statistics_digest: str
@@ -346,6 +373,7 @@ class ExactCertificate:
     num_in_core: int = 0
     num_people: int = 0
     weights_proved: bool | None = None
+    given: Given | None = None
     kind: str = "exact"
     version: str = __version__
 
@@ -368,11 +396,17 @@ class ExactCertificate:
         """Only where it is known: certificates of earlier versions must read as they were written."""
         return {} if self.weights_proved is None else {"weights_proved": self.weights_proved}
 
+    @property
+    def _given(self) -> dict[str, Any]:
+        return {} if self.given is None else {"given": asdict(self.given)}
+
     def private(self) -> dict[str, Any]:
-        fields = {name: value for name, value in asdict(self).items() if name != "weights_proved"}
+        late = ("weights_proved", "given")  # not in certificates of earlier versions
+        fields = {name: value for name, value in asdict(self).items() if name not in late}
         return {
             **fields,
             **self._proved,
+            **self._given,
             "difference": None if self.difference is None else self.difference.private(),
             "passed": self.passed,
             "not_covered": self.not_covered,
@@ -392,6 +426,7 @@ class ExactCertificate:
             **(sums if noise is None else {}),
             **({"num_people": self.num_people} if noise is None and self.num_people else {}),
             "weights_digest": self.weights_digest,
+            **self._given,
             "difference": noise,
             **({"num_in_core": self.num_in_core} if self.num_in_core else {}),
             "passed": self.passed if noise is None else noise["passed"],

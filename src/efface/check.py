@@ -9,11 +9,15 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import nn
 
+from efface import synthetic
+from efface.arithmetic import Arithmetic, choose_form_without_data
 from efface.core import Core
 from efface.errors import EffaceError
+from efface.integer.form import IntegerForm
 from efface.tangent.operator import TangentOperator
 
 
@@ -37,6 +41,32 @@ def check(
     )
     findings = [f for name, module in core.tail.named_modules() for f in _inspect(name, module)]
     return findings + _differentiate(core)
+
+
+@dataclass(frozen=True)
+class FormReport:
+    """Which form compact gives the network, why not a better one, and the error of each summed tensor."""
+
+    arithmetic: str
+    kind: str
+    reasons: tuple[str, ...]
+    errors: tuple[tuple[str, float], ...]  # of 8-bit integers: ‖q 2^e − x‖/‖x‖ by operation
+    parts: int  # layers whose sums were split to stay below 2^24
+
+
+def check_form(backbone: str | nn.Module, *, linearize: str = "last-block") -> FormReport:
+    """Build the form on synthetic images, and compare it with float32 on some of them."""
+    core = Core(backbone, classes=["0", "1"], linearize=linearize)
+    choice, _, _ = choose_form_without_data(core, Arithmetic.AUTO)
+    form = choice.form
+    errors: tuple[tuple[str, float], ...] = ()
+    parts = 0
+    if isinstance(form, IntegerForm):
+        images = torch.from_numpy(np.stack(synthetic.pixels(core)[:: synthetic.COUNT // 8]))
+        errors = tuple(form.errors(images))
+        graphs = (form.prefix_graph, form.tail_graph)
+        parts = sum(len(a.parts) > 1 for graph in graphs for a in graph.affine.values())
+    return FormReport(form.arithmetic, form.kind, choice.reasons, errors, parts)
 
 
 def _inspect(name: str, module: nn.Module) -> list[Finding]:

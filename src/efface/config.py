@@ -183,7 +183,8 @@ class UserConfig(_Table):
     """The user part. ``replay_core`` uses core records again in its fit, as the paper does.
 
     ``mu`` left out: the compact part chooses it on core data, the tangent part takes 0.01. ``features``,
-    ``bits``, ``bases`` and ``calibration`` are the compact part's, ``solver`` is the tangent part's.
+    ``bits``, ``bases``, ``calibration`` and ``arithmetic`` are the compact part's, ``solver`` is the tangent
+    part's. ``arithmetic`` is integer (the same bits on every machine), float, or auto: integer if possible.
     ``calibration`` is a data spec, a folder of public images say, for bases and scales instead of core data.
     """
 
@@ -194,6 +195,7 @@ class UserConfig(_Table):
     features: int = Field(default=4096, ge=1)
     bits: int = Field(default=8, ge=2, le=16)
     bases: Literal["core", "random"] = "core"
+    arithmetic: Literal["auto", "integer", "float"] = "auto"
     calibration: str | None = Field(default=None, min_length=1)
     solver: SolverConfig = ConjugateGradientConfig()
 
@@ -207,6 +209,7 @@ class UserConfig(_Table):
             options["solver"] = self.solver.build()
         else:
             options |= {"features": self.features, "bits": self.bits, "bases": self.bases}
+            options["arithmetic"] = self.arithmetic
         return MixedLinear(core, self.kind, cache=cache, **options)
 
 

@@ -127,6 +127,7 @@ def forget_compact(
         solve_residual=solution.residual_norm,
         difference=difference,
         weights_proved=user.weights_proved,
+        given=user.given,
     )
     return Outcome(certificate, solution)
 

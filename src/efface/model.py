@@ -252,7 +252,13 @@ class MixedLinear:
         statistics = self.user.statistics_digest if compact else empty
         weights = self.user.weights_digest if compact else tensors_digest(self.user.tensors)
         certificate = ExactCertificate(
-            statistics, weights, 0, len(data.records), 0.0, weights_proved=True
+            statistics,
+            weights,
+            0,
+            len(data.records),
+            0.0,
+            weights_proved=True,
+            given=self.user.given if compact else None,
         )
         return Outcome(certificate, None)
 
@@ -362,7 +368,9 @@ class MixedLinear:
         self.data, self.solution = data, solution
         digests = (self.user.statistics_digest, self.user.weights_digest)
         proved, residual = self.user.weights_proved, solution.residual_norm
-        return ExactCertificate(*digests, len(data), 0, residual, difference, proved)
+        return ExactCertificate(
+            *digests, len(data), 0, residual, difference, proved, self.user.given
+        )
 
     def _joined(self, data: TrainingSet, part: TrainingSet) -> Activations:
         """The activations of both, in the order of ``TrainingSet.plus``."""

@@ -45,6 +45,10 @@ CLASSES = (
 REPLAY = "Use core records again in the user fit. Default: on."
 USER = "compact (exact forgetting, the default) or tangent (the paper's)."
 FEATURES = "How many features the compact part has, about. Default: 4096."
+ARITHMETIC = (
+    "integer (compact: rows and weights are the same bits on every machine), float (on this one), "
+    "or auto: integer where the network has such a form. Default: auto."
+)
 CALIBRATION = (
     "Public images for bases and scales (compact). Default: core data, else none are needed."
 )
@@ -67,6 +71,7 @@ def train(
     bits: Annotated[
         int | None, typer.Option(help="Of a compact feature, 2 to 16. Default: 8.")
     ] = None,
+    arithmetic: Annotated[str | None, typer.Option(help=ARITHMETIC)] = None,
     calibration: Annotated[str | None, typer.Option(help=CALIBRATION)] = None,
     mu: Annotated[float | None, typer.Option(help=MU)] = None,
     solver: Annotated[str | None, typer.Option(help=SOLVER)] = None,
@@ -127,6 +132,7 @@ def train(
             "user.kind": user,
             "user.features": features,
             "user.bits": bits,
+            "user.arithmetic": arithmetic,
             "user.calibration": calibration,
             "user.mu": mu,
             "user.replay_core": replay_core,
@@ -286,11 +292,23 @@ def _compact(model: MixedLinear) -> dict[str, Any] | None:
     kept = None if model.data is None else model.data.rows
     rows = None if kept is None else kept.whole()
     return {
+        "arithmetic": model.user.form.arithmetic,
+        "form": model.user.form.kind,
+        "why_not_better": list(model.user.form_reasons),
         "calibration": model.user.calibration,
         "total_ridge": model.user.total_ridge,
         "values": 0 if rows is None else rows.features.size + rows.targets.size,
         "saturated": 0 if rows is None else model.user.num_saturated(rows),
     }
+
+
+def arithmetic_text(compact: Mapping[str, Any]) -> str:
+    """In which arithmetic rows are computed, and what follows."""
+    if compact["arithmetic"] == "integer":
+        kind = "8-bit integers" if compact["form"] == "integer" else "exact sums in float64"
+        return f"arithmetic: {kind}; rows, sums and weights are the same on every machine"
+    reasons = "; ".join(compact["why_not_better"]) or "as asked for"
+    return f"arithmetic: float32, exact on this machine only ({reasons})"
 
 
 def _solution(model: MixedLinear) -> dict[str, Any] | None:
@@ -324,6 +342,7 @@ def _render(console: Console, values: Mapping[str, Any]) -> None:
             f"{compact['values']:,} numbers at the end of their range",
             soft_wrap=True,
         )
+        console.print(arithmetic_text(compact), markup=False, soft_wrap=True)
     console.print(f"model: {values['model']}", style="bold", markup=False, soft_wrap=True)
 
 

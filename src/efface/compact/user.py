@@ -18,6 +18,7 @@ from torch import Tensor
 
 from efface.activations import Activations
 from efface.arithmetic import Arithmetic, Choice, load_form
+from efface.certificates import Given
 from efface.compact.exact_product import exact_product
 from efface.compact.projection import Projection
 from efface.compact.quantiser import Quantiser
@@ -25,6 +26,8 @@ from efface.compact.ridge import RidgeSolution, solve
 from efface.compact.rows import Rows
 from efface.compact.statistics import Statistics
 from efface.core import Core
+from efface.digests import tensors_digest
+from efface.environment import environment
 from efface.errors import EffaceError
 from efface.forms import FloatForm, Form
 from efface.tangent.sgd import Progress
@@ -319,6 +322,23 @@ class CompactUser:
         theta = np.zeros(self.num_weights, np.float32) if self.theta is None else self.theta
         kind = "<f4" if theta.dtype == np.float32 else "<f8"
         return hashlib.sha256(np.ascontiguousarray(theta, dtype=kind).tobytes()).hexdigest()
+
+    @property
+    def given(self) -> Given:
+        """What a certificate of this part is relative to."""
+        core = self.core
+        settings = {k: v for k, v in self.settings.items() if k != "layers"}
+        kept = {k: v for k, v in self.tensors.items() if k != "theta"}
+        return Given(
+            arithmetic=self.form.arithmetic,
+            core_digest=core.digest,
+            calibration_digest=tensors_digest(kept, settings),
+            classes_digest=tensors_digest({}, {"classes": list(core.classes)}),
+            preprocess_digest=tensors_digest({}, core.backbone.preprocess.to_dict()),
+            ridge=self.total_ridge if self.mu is None else None,
+            mu=self.mu,
+            environment=environment(integer=self.form.arithmetic == "integer"),
+        )
 
     # --- files ------------------------------------------------------------------------------------
 

@@ -29,10 +29,11 @@ from efface.errors import FormatError
 from efface.forms import Form
 from efface.integer import scales
 from efface.integer.gradient import IntegerGradient
-from efface.integer.graph import REACH, IntegerGraph, Source, shapes_of
+from efface.integer.graph import REACH, IntegerGraph, Source, evaluate, shapes_of
 from efface.integer.head import exact_linear
 from efface.integer.ops import NoIntegerForm, Op, read
 from efface.integer.self_test import check_gradient, check_graph
+from efface.integer.sums import power
 from efface.integer.tail import IntegerTail, projection_exponents
 from efface.mirror import VIEWS
 from efface.preprocess import Preprocess
@@ -274,6 +275,23 @@ class IntegerForm(Form):
         tail = IntegerTail(self.tail_graph, None, empty, {}, self.views)
         found = list(self._batches(lambda q: self._head(tail.features(q)), activations))
         return torch.cat([torch.zeros(0, len(self.core.classes)), *found])
+
+    def errors(self, images: Tensor) -> Iterator[tuple[str, float]]:
+        """For every summed tensor ‖q · 2^e − x‖/‖x‖, x the same in float32, on pixels (n, c, h, w)."""
+        q = _views(_centred(images, self.core.backbone.preprocess), self.core.mirror)
+        for part, graph in (("prefix", self.prefix_graph), ("tail", self.tail_graph)):
+            x = graph.source.real(q)
+            plain: dict[int, Tensor] = {}
+            evaluate(graph.ops, x, plain.__setitem__)
+            seen: dict[int, float] = {}
+
+            def observe(n: int, y: Tensor, g: IntegerGraph = graph, at: Any = seen) -> None:
+                if n in g.summed:
+                    off = y.double() * float(power(g.exponent(n))) - plain[n].double()  # noqa: B023
+                    at[n] = float(off.norm() / plain[n].double().norm().clamp(min=1e-30))  # noqa: B023
+
+            q = graph(q.contiguous(memory_format=torch.channels_last), observe=observe)
+            yield from ((f"{part}.{graph.name(n)}", error) for n, error in seen.items())
 
     def _head(self, h: Tensor) -> Tensor:
         return exact_linear(h, self.core.tail.head)

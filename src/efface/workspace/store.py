@@ -22,6 +22,7 @@ from efface.certificates import (
     Certificate,
     Difference,
     ExactCertificate,
+    Given,
     Guarantee,
     ShiftCertificate,
 )
@@ -333,7 +334,8 @@ def first_certificate(model: MixedLinear, data: TrainingSet) -> Certificate | No
     residual = 0.0 if model.solution is None else model.solution.residual_norm
     digests = (model.user.statistics_digest, model.user.weights_digest)
     num, proved = len(data) if len(data.records) else 0, model.user.weights_proved
-    return ExactCertificate(*digests, num, 0, residual, weights_proved=proved)
+    given = model.user.given
+    return ExactCertificate(*digests, num, 0, residual, weights_proved=proved, given=given)
 
 
 def certificate_of(values: Mapping[str, Any], shifts: tuple[float, ...]) -> Certificate:
@@ -343,7 +345,9 @@ def certificate_of(values: Mapping[str, Any], shifts: tuple[float, ...]) -> Cert
     if kind is ShiftCertificate:
         given["guarantee"] = Guarantee(**given["guarantee"])
         given["earlier_shifts"] = shifts[:-1]
-    elif given.get("difference") is not None:
+    elif given.get("given") is not None:
+        given["given"] = Given(**given["given"])
+    if kind is ExactCertificate and given.get("difference") is not None:
         stored = {f.name: given["difference"][f.name] for f in fields(Difference)}
         given["difference"] = Difference(
             **{**stored, "guarantee": Guarantee(**stored["guarantee"])}

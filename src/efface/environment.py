@@ -1,0 +1,35 @@
+"""The machine and libraries that numbers depend on, for certificates."""
+
+from __future__ import annotations
+
+import platform
+from functools import cache
+from pathlib import Path
+
+import PIL
+import torch
+from PIL import features
+
+
+@cache
+def environment(*, integer: bool) -> dict[str, str]:
+    """What a row depends on beside the model: for integers the decoder of images and torch's order of
+    operations, for float32 the processor and its kernels, too."""
+    found = {
+        "decoder": f"pillow {PIL.__version__}, libjpeg {features.version('jpg')}",
+        "torch": torch.__version__.split("+")[0],
+    }
+    if not integer:
+        found["processor"] = _processor()
+        found["kernels"] = torch.backends.cpu.get_cpu_capability()
+    return found
+
+
+def _processor() -> str:
+    """Its model name where the system tells (Linux), else its architecture."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in text.splitlines() if "model name" in line]
+    return names[0] if names else platform.machine()
