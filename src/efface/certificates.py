@@ -370,10 +370,10 @@ class ExactCertificate:
     num_forgotten: int
     solve_residual: float
     difference: Difference | None = None
-    num_in_core: int = 0
-    num_people: int = 0
     weights_proved: bool | None = None
     given: Given | None = None
+    num_in_core: int = 0
+    num_people: int = 0
     kind: str = "exact"
     version: str = __version__
 
