@@ -62,7 +62,7 @@ class Setting:
         rows = model.data.rows.whole()
         real = rows.features * user.quantiser.scale
         targets = user.target_quantiser.dequantise(rows.targets)
-        shown = user.rows(core.activations(records.test), core.labels(records.test))
+        shown = user.rows(model.activations(records.test), core.labels(records.test))
         return cls(
             real[:n],
             targets[:n],

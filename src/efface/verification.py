@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -108,8 +108,18 @@ def _certificate(workspace: Workspace, model: MixedLinear) -> Check:
     if not certificate.passed:
         problems.append("the guarantee is not met")
     problems += _mismatches(workspace, model)
+    problems += _other_givens(certificate, model)
     holds = f"{certificate.kind}, {'consistent' if _unchecked(certificate) else 'holds'}"
     return Check("certificate", not problems, "; ".join(problems) or holds)
+
+
+def _other_givens(certificate: Certificate, model: MixedLinear) -> list[str]:
+    """The core, class list, calibration and ridge must be those that the certificate is relative to."""
+    if not isinstance(certificate, ExactCertificate) or certificate.given is None:
+        return []
+    stated, found = asdict(certificate.given), asdict(model.user.given)
+    names = [name for name in stated if name != "environment" and stated[name] != found[name]]
+    return [f"it was given another {name.replace('_', ' ')}" for name in names]
 
 
 def _unchecked(certificate: Certificate) -> bool:

@@ -249,6 +249,7 @@ def lines(certificate: Mapping[str, Any]) -> list[tuple[str, str]]:
             *retained,
             ("statistics digest", certificate["statistics_digest"]),
             ("weights digest", certificate["weights_digest"]),
+            *_given(certificate),
             *_difference(certificate["difference"]),
         ]
     promised = certificate["guarantee"]
@@ -272,6 +273,20 @@ def _together(num_people: int) -> str:
 
 def _bound(value: float | None) -> str:
     return "none at this delta" if value is None else f"{value:.4g}"
+
+
+def _given(certificate: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """On which machines the digests hold, and what they take as given."""
+    values = certificate.get("given")
+    if values is None:
+        return []
+    where = "every machine" if values["arithmetic"] == "integer" else "this machine"
+    proved = ", weights proved" if certificate.get("weights_proved") else ""
+    core, classes = values["core_digest"][:12], values["classes_digest"][:12]
+    return [
+        ("arithmetic", f"{values['arithmetic']}: the same on {where}{proved}"),
+        ("given", f"core {core}…, class list {classes}…"),
+    ]
 
 
 def _difference(values: Mapping[str, Any] | None) -> list[tuple[str, str]]:
