@@ -69,6 +69,7 @@ def test_the_certificate_says_in_whose_company_somebody_left(
     file = written(tmp_path, {"owner": "person-two"}, {"owner": "person-one"})
     shown = efface("forget", workspace.path, "--from", file)
     assert "records of 2 people" in shown.stdout
+    assert "delete it" in shown.stderr  # the file still names them
     for form in ("private", "public"):
         stored = json.loads((workspace.path / f"certificates/2.{form}.json").read_text())
         assert stored["num_people"] == 2

@@ -106,6 +106,8 @@ def forget(
         result = opened.forget(
             **named, guarantee=guarantee, user_part_only=user_part_only, progress=progress
         )
+    if from_ is not None:
+        warn(f"{from_} names the people who were forgotten: delete it")
     report(result, workspace, as_json=json)
 
 
