@@ -97,7 +97,10 @@ class Bench:
     def split(self, fraction: float, seed: int = 0, whole_class: bool = False) -> Records:
         """The data's own core split does not count. ``whole_class`` moves the core records of
         :attr:`forgotten_class` to the user ones."""
-        plain = [r if r.split == Split.TEST else replace(r, split=Split.USER) for r in self.records]
+        plain = [  # every image its own owner: the paper draws images
+            r if r.split == Split.TEST else replace(r, split=Split.USER, owner=r.id)
+            for r in self.records
+        ]
         records = Records(plain, self.records.classes).with_core_fraction(fraction, seed)
         if not whole_class:
             return records

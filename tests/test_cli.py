@@ -314,6 +314,10 @@ def test_no_core_records_for_a_pretrained_network(pretrained: str, tmp_path: Pat
     """Head of zeros, scales from the network's own statistics; then forgotten and verified as ever."""
     data = image_folder(tmp_path / "photos")
     words = ("--backbone", pretrained, "--core-fraction", 0, "--skip-bad", "--channels", "rgb")
+    nameless = efface("train", data, *words, "--out", tmp_path / "m")
+    assert nameless.exit_code == 2
+    assert "--classes" in nameless.stderr
+    words += ("--classes", "dark,light")
     result = efface("train", data, *words, "--out", tmp_path / "m", "--json")
     assert "no core records" in result.stderr
     values = values_of(result)
@@ -337,6 +341,7 @@ def test_public_images_for_scales(pretrained: str, tmp_path: Path) -> None:
         pixels = np.random.default_rng(i).integers(0, 256, (20, 20, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(public / f"{i}.png")
     words = ("--backbone", pretrained, "--skip-bad", "--channels", "rgb", "--json")
+    words += ("--classes", "dark,light")
     out = ("--calibration", public.parent, "--out", tmp_path / "m")
     values = values_of(efface("train", data, *words, *out))
     assert values["compact"]["calibration"] == "given records"

@@ -46,6 +46,14 @@ def test_forgetting_ends_in_the_digest_of_a_model_never_given_the_images(story: 
     assert story.values["accuracy"]["after"] == story.values["accuracy"]["retrained"]
 
 
+def test_the_page_says_what_two_releases_show(story: Story) -> None:
+    shown = story.values["differencing"]
+    assert shown["deleted"] == len(Records.digits().user.select(owner=story.values["owner"]))
+    assert shown["found"] > shown["deleted"] / 2  # by chance 0.25 of 15 among 899
+    page = (story.out / "report.html").read_text()
+    assert f"{shown['found']} of the {shown['deleted']} deleted images" in page
+
+
 def test_every_certificate_that_was_printed_passed(story: Story) -> None:
     kept = [r["certificate"] for r in story.values["requests"] if r["certificate"] is not None]
     assert [c["kind"] for c in kept] == ["exact", "a-posteriori", "exact", "exact"]

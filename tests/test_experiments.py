@@ -80,3 +80,17 @@ def test_calibration_compares_core_data_with_none(tmp_path: Path) -> None:
 )
 def test_benchmarks_print_json(script: str, words: tuple[object, ...]) -> None:
     assert json.loads(run(script, *words))
+
+
+def test_differencing_names_the_deleted_image_and_noise_hides_it(tmp_path: Path) -> None:
+    out = tmp_path / "differencing.json"
+    words = ("--data", "digits", "--features", 150, "--trials", 8, "--batches", 5, "--out", out)
+    run("experiments/differencing.py", *words)
+    rows = json.loads(out.read_text())["rows"]
+    plain = next(row for row in rows if row["release"] == "plain" and row["batch"] == 1)
+    assert plain["identified"]["informed"] == 1  # it knows what each deletion would have done
+    assert plain["identified"]["outside"] >= 0.75
+    drowned = [r for r in rows if r["release"] == "shaped" and r["size"] == 4 and r["batch"] == 1]
+    assert drowned[0]["identified"]["informed"] <= 0.25
+    assert drowned[0]["accuracy"] < plain["accuracy"]
+    assert {row["batch"] for row in rows} == {1, 5}

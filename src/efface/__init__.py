@@ -33,12 +33,14 @@ _WHERE = {
     "SolvedForgetting": "efface.tangent.forgetting",
     "LastLayer": "efface.lastlayer",
     "check": "efface.check",
+    "settled": "efface.class_list",
     "EffaceError": "efface.errors",
 }
 
 if TYPE_CHECKING:
     from efface.certificates import Guarantee as Guarantee
     from efface.check import check as check
+    from efface.class_list import settled as settled
     from efface.core import Core as Core
     from efface.errors import EffaceError as EffaceError
     from efface.lastlayer import LastLayer as LastLayer

@@ -14,7 +14,11 @@ from efface import __version__, bounds, noise
 from efface.apriori import StatePolicy
 from efface.errors import EffaceError, GuaranteeError
 
-DIFFERENCE = "the difference between a release before and one after the request"
+DIFFERENCE = (
+    "the difference between a release before and one after the request: whoever has both can tell which "
+    "images were deleted, without knowing any others"
+)
+ROUNDING = "rounding in float64 of the gradient: not bounded for a network with such layers"
 NOT_COVERED = (
     "releases made before the request",
     DIFFERENCE,
@@ -23,9 +27,48 @@ NOT_COVERED = (
 )
 
 
-def sampler_delta(delta: float, d: int) -> float:
-    """δ less what the sampler of the noise may be off: at most 2⁻⁴⁶ in total variation a coordinate."""
-    return delta - d * 2.0**-46
+def together(num_people: int) -> tuple[str, ...]:
+    """The size of the set in which a person hides from an observer of two releases, in words."""
+    if num_people == 0:
+        return ()
+    if num_people == 1:
+        return ("that the images deleted here are one person's: nobody else was in this request",)
+    return (
+        f"that the images deleted here are those of {num_people} people: only which of them belong together "
+        "is hidden among these",
+    )
+
+
+def finite(value: float) -> float | None:
+    """For JSON, which has no infinity: None is "no bound"."""
+    return value if math.isfinite(value) else None
+
+
+def in_core(num_images: int) -> tuple[str, ...]:
+    """What has to be said where a request could only be carried out in part."""
+    if not num_images:
+        return ()
+    return (
+        f"{num_images} images that the request would name are core data: they stay in the core weights, and "
+        "in the user part if core records are replayed there",
+    )
+
+
+SAMPLER_ERROR = 2.0**-46  # in total variation, a coordinate: see `noise.discrete_gaussian`
+
+
+def sampler_cost(epsilon: float, d: int, num_releases: int = 1) -> float:
+    """(1 + e^ε)·K·d·2⁻⁴⁶: what the sampler of the noise costs of δ in K releases of d weights.
+
+    With laws P', Q' within η = K d 2⁻⁴⁶ of the ideal P, Q in total variation,
+    P'(S) ≤ P(S) + η ≤ e^ε Q(S) + δ + η ≤ e^ε Q'(S) + δ + (1 + e^ε) η.
+    """
+    return (1 + math.exp(min(epsilon, 700.0))) * num_releases * d * SAMPLER_ERROR
+
+
+def sampler_delta(delta: float, epsilon: float, d: int, num_releases: int = 1) -> float:
+    """δ less the `sampler_cost`; not positive where nothing is left."""
+    return delta - sampler_cost(epsilon, d, num_releases)
 
 
 @dataclass(frozen=True)
@@ -65,16 +108,23 @@ class Guarantee:
                 f"no guarantee with epsilon {epsilon}, delta {delta}, sigma {sigma}.",
                 "all are positive and finite, and delta is below 1.",
             )
-        if sampler_delta(delta, d) <= 0:
+        if sampler_delta(delta, epsilon, d) <= 0:
+            cost = sampler_cost(epsilon, d)
             raise EffaceError(
-                f"delta {delta:g} is below what the noise's sampler can promise for {d} weights.",
-                f"use a delta above {d * 2.0**-46:.1g}.",
+                f"delta {delta:g} is below what the noise's sampler can promise for {d} weights at epsilon "
+                f"{epsilon:g}.",
+                f"use a delta above {cost:.1g}, or a smaller epsilon.",
             )
         return cls(epsilon, delta, sigma, noise.grid_for(sigma, d), state)  # type: ignore[arg-type]
 
     def shift(self, d: int) -> float:
         """The largest m before rounding to the grid that still gives (ε, δ) after it, rounded down."""
-        delta = sampler_delta(self.delta, d)
+        delta = sampler_delta(self.delta, self.epsilon, d)
+        if delta <= 0:
+            raise GuaranteeError(
+                f"the noise's sampler alone spends delta {self.delta:g} at epsilon {self.epsilon:g}.",
+                "plan a larger delta or a smaller epsilon.",
+            )
         nothing = bounds.grid_shift(0.0, self.grid, d, self.sigma)
         if bounds.grid_epsilon_bound(delta, nothing) > self.epsilon:
             raise GuaranteeError(
@@ -93,10 +143,32 @@ class Guarantee:
         """m of two noisy releases whose weights are at most ``distance`` apart, the grid included."""
         return bounds.grid_shift(distance / self.sigma, self.grid, d, self.sigma)
 
-    def epsilon_bound(self, shift: float, d: int) -> float:
-        """ε at this guarantee's δ, proved for noise on a grid."""
-        delta = sampler_delta(self.delta, d)
-        return bounds.grid_epsilon_bound(delta, shift) if delta > 0 else math.inf
+    def planned_shift(self, d: int) -> float:
+        """What ``shift`` is at most for every release that passes, the grid included; fixed beforehand."""
+        return bounds.grid_shift(self.shift(d), self.grid, d, self.sigma)
+
+    def epsilon_bound(self, shift: float, d: int, num_releases: int = 1) -> float:
+        """ε at this guarantee's δ, proved for noise on a grid; infinite if δ does not allow for any.
+
+        The sampler's share of δ grows with ε, so it is the least ε with ε ≥ ε_grid(δ − cost(ε)), found
+        from below and rounded up.
+        """
+        epsilon = 0.0
+        for _ in range(200):
+            delta = sampler_delta(self.delta, epsilon, d, num_releases)
+            if delta <= 0:
+                return math.inf
+            needed = bounds.grid_epsilon_bound(delta, shift)
+            if needed <= epsilon:
+                met = num_releases == 1 and self.is_met(shift, d)
+                return min(epsilon, self.epsilon) if met else epsilon
+            epsilon = needed * (1 + 1e-9)
+        return math.inf
+
+    def is_met(self, shift: float, d: int) -> bool:
+        """Whether one release at this shift keeps the promise: ε_grid(δ − cost(ε)) ≤ ε."""
+        delta = sampler_delta(self.delta, self.epsilon, d)
+        return delta > 0 and bounds.grid_epsilon_bound(delta, shift) <= self.epsilon
 
     def gradient_tolerance(self, mu: float, d: int) -> float:
         """‖g_r‖ ≤ m σ μ."""
@@ -117,7 +189,8 @@ def sigma_for(jacobian_square: float, num_outputs: int, logit_std: float) -> flo
 class ShiftCertificate:
     """The a-posteriori certificate of an approximate solve with noise (the tangent user part).
 
-    ``gradient_norm`` is ‖g_r‖ recomputed in float64 on the final noiseless weights. Everything named
+    ``gradient_norm`` is ‖g_r‖ recomputed in float64 on the final noiseless weights, ``gradient_error`` bounds
+    how far its rounding may have put it off (None: not bounded for this network). Everything named
     ``*_bound`` follows from it by ``bounds.py``; ``distance_estimate`` (to an actual retrain, as in the
     paper's plots) is a measurement.
     """
@@ -130,6 +203,9 @@ class ShiftCertificate:
     gradient_norm: float
     passes: float
     releasable: bool = True
+    num_in_core: int = 0
+    num_people: int = 0
+    gradient_error: float | None = None
     earlier_shifts: tuple[float, ...] = ()
     distance_estimate: float | None = None
     apriori: dict[str, Any] = field(default_factory=dict)
@@ -138,7 +214,7 @@ class ShiftCertificate:
 
     @property
     def distance_bound(self) -> float:
-        return bounds.distance_bound(self.gradient_norm, self.mu)
+        return bounds.distance_bound(self.gradient_norm, self.mu, self.gradient_error or 0.0)
 
     @property
     def shift_bound(self) -> float:
@@ -146,8 +222,22 @@ class ShiftCertificate:
 
     @property
     def total_shift_bound(self) -> float:
-        """Of all releases since the oldest request still counted: √Σ m_k²."""
-        return bounds.total_shift([*self.earlier_shifts, self.shift_bound])
+        """Of all releases since the oldest request still counted: √Σ m_k².
+
+        Requests may be chosen in view of earlier releases. Composition then needs bounds that were fixed
+        before them: the planned m_k, which every release keeps, and not the smaller one it was found to have.
+        """
+        return bounds.total_shift([*self.earlier_shifts, self.planned_shift])
+
+    @property
+    def planned_shift(self) -> float:
+        return self.guarantee.planned_shift(self.d)
+
+    @property
+    def total_epsilon_bound(self) -> float:
+        """Of all these releases together, with the sampler's error in each of them."""
+        num = len(self.earlier_shifts) + 1
+        return self.guarantee.epsilon_bound(self.total_shift_bound, self.d, num)
 
     @property
     def epsilon_bound(self) -> float:
@@ -155,7 +245,7 @@ class ShiftCertificate:
 
     @property
     def passed(self) -> bool:
-        return self.epsilon_bound <= self.guarantee.epsilon
+        return self.guarantee.is_met(self.shift_bound, self.d)
 
     @property
     def keeps_no_secret(self) -> bool:
@@ -170,12 +260,18 @@ class ShiftCertificate:
             "shift_bound": m,
             "information_bound_nats": bounds.information_bound(m),
             "best_advantage_bound": bounds.advantage_bound(bounds.kl(m)),
-            "epsilon_bound": self.epsilon_bound,
+            "epsilon_bound": finite(self.epsilon_bound),
             "total_shift_bound": self.total_shift_bound,
-            "total_epsilon_bound": self.guarantee.epsilon_bound(self.total_shift_bound, self.d),
+            "total_epsilon_bound": finite(self.total_epsilon_bound),
             "passed": self.passed,
-            "not_covered": NOT_COVERED,
+            "not_covered": self.not_covered,
         }
+
+    @property
+    def not_covered(self) -> tuple[str, ...]:
+        rounding = (ROUNDING,) if self.gradient_error is None else ()
+        said = (*in_core(self.num_in_core), *rounding)
+        return (*said, *NOT_COVERED, *together(self.num_people))
 
     def public(self) -> dict[str, Any]:
         """Only what was set beforehand, and whether it was met."""
@@ -184,7 +280,9 @@ class ShiftCertificate:
             "guarantee": asdict(self.guarantee),
             "passed": self.passed and self.releasable,
             "releasable": self.releasable,
-            "not_covered": NOT_COVERED,
+            **({"num_in_core": self.num_in_core} if self.num_in_core else {}),
+            **({"num_people": self.num_people} if self.num_people else {}),
+            "not_covered": self.not_covered,
             "version": self.version,
         }
 
@@ -214,13 +312,11 @@ class Difference:
 
     @property
     def passed(self) -> bool:
-        return self.epsilon_bound <= self.guarantee.epsilon
+        return self.guarantee.is_met(self.shift_bound, self.d)
 
     def private(self) -> dict[str, Any]:
-        computed = {
-            name: getattr(self, name) for name in ("shift_bound", "epsilon_bound", "passed")
-        }
-        return {**asdict(self), **computed}
+        computed = {"shift_bound": self.shift_bound, "passed": self.passed}
+        return {**asdict(self), **computed, "epsilon_bound": finite(self.epsilon_bound)}
 
     def public(self) -> dict[str, Any]:
         return {
@@ -276,6 +372,8 @@ class ExactCertificate:
     difference: Difference | None = None
     weights_proved: bool | None = None
     given: Given | None = None
+    num_in_core: int = 0
+    num_people: int = 0
     kind: str = "exact"
     version: str = __version__
 
@@ -287,10 +385,11 @@ class ExactCertificate:
 
     @property
     def not_covered(self) -> tuple[str, ...]:
+        stays = in_core(self.num_in_core)
         if self.difference is None:
-            return NOT_COVERED
+            return (*stays, *NOT_COVERED, *together(self.num_people))
         further = "differences between releases that are further apart than the last two"
-        return tuple(further if text == DIFFERENCE else text for text in NOT_COVERED)
+        return (*stays, *(further if text == DIFFERENCE else text for text in NOT_COVERED))
 
     @property
     def _proved(self) -> dict[str, bool]:
@@ -325,9 +424,11 @@ class ExactCertificate:
         return {
             "kind": self.kind,
             **(sums if noise is None else {}),
+            **({"num_people": self.num_people} if noise is None and self.num_people else {}),
             "weights_digest": self.weights_digest,
             **self._given,
             "difference": noise,
+            **({"num_in_core": self.num_in_core} if self.num_in_core else {}),
             "passed": self.passed if noise is None else noise["passed"],
             "not_covered": self.not_covered,
             "version": self.version,

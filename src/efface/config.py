@@ -38,10 +38,11 @@ class DataConfig(_Table):
     .npz, .parquet, .csv or .jsonl file.
 
     Without ``core_fraction`` the data's own core/user split stands; without ``channels`` all images
-    must agree.
+    must agree; without ``classes`` the list is the data's own, or that of the core records' labels.
     """
 
     spec: str = Field(min_length=1)
+    classes: tuple[str, ...] | None = Field(default=None, min_length=1)
     core_fraction: float | None = Field(default=None, ge=0, le=1)
     seed: int = 0
     channels: Literal["gray", "rgb"] | None = None

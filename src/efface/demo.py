@@ -10,13 +10,16 @@ import platform
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from efface import __version__, files
+from efface.audit.differencing import Identified, identify, scores
 from efface.certificates import Certificate, ShiftCertificate
 from efface.compact.user import CompactUser
 from efface.config import (
@@ -150,13 +153,16 @@ class Told:
     digests: dict[str, str]
     accuracy: dict[str, float]
     class_story: str
+    differencing: Identified
 
 
 def _forget(trained: Trained, progress: Progress) -> Told:
     records, compact, core = trained.records, trained.compact, trained.compact.core
     gone = records.user.select(owner=OWNER)
     twin = _fit_compact(core, records.user.without(gone.ids), records.core)
+    before = compact.logits(records.user)
     requests = [_timed(compact, f"owner {OWNER}", "compact", owner=OWNER)]
+    shown = _identified(records.user, before, compact.logits(records.user))
     assert isinstance(compact.user, CompactUser)
     assert isinstance(twin.user, CompactUser)
     digests = {
@@ -174,7 +180,15 @@ def _forget(trained: Trained, progress: Progress) -> Told:
     requests.append(_timed(compact, "everything", "compact", everything=True))
     same = torch.equal(compact.logits(records.test), core.logits(records.test))
     requests[-1]["verdict"] += ", the core bit for bit" if same else ", NOT the core"
-    return Told(requests, digests, accuracy, story)
+    return Told(requests, digests, accuracy, story, shown)
+
+
+def _identified(users: Records, before: Tensor, after: Tensor) -> Identified:
+    """What somebody with both releases can tell of the request."""
+    labels = torch.from_numpy(users.labels)
+    targets = one_hot(labels, len(users.classes), CONFIG.user.target_scale)
+    ranking = scores(before.double().numpy(), after.double().numpy(), targets.numpy())
+    return identify(ranking, np.flatnonzero([owner == OWNER for owner in users.owners]))
 
 
 def _tangent_requests(model: MixedLinear) -> list[dict[str, Any]]:
@@ -256,6 +270,7 @@ def _values(trained: Trained, told: Told, out: Path, seconds: float) -> dict[str
         "requests": told.requests,
         "digests": told.digests,
         "class_story": told.class_story,
+        "differencing": asdict(told.differencing),
         "owner": OWNER,
         "records": {s: len(getattr(records, s)) for s in ("core", "user", "test")},
         "weights": model.user.num_weights,

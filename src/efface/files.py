@@ -51,6 +51,12 @@ def read_json(path: Path, schema: str) -> dict[str, Any]:
     return values
 
 
+def read_text(path: Path) -> str:
+    if not path.is_file():
+        raise FormatError(f"there is no {path.name} in {path.parent}.", "restore it from a copy.")
+    return path.read_text()
+
+
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")

@@ -5,6 +5,7 @@ Nothing of the model is changed here; the caller takes over the outcome when it 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +28,7 @@ from efface.compact.rows import Rows
 from efface.compact.user import CompactUser
 from efface.errors import EffaceError, GuaranteeError
 from efface.tangent.forgetting import PaperForgetting, SolvedForgetting
+from efface.tangent.rounding import measured_gradient
 from efface.tangent.sgd import Progress
 from efface.tangent.solution import Solution
 from efface.tangent.user import TangentUser
@@ -165,7 +167,7 @@ def change_compact(
         user.theta, user.weights_proved = served, proved
         raise GuaranteeError(
             f"epsilon {guarantee.epsilon} between the two releases asked for, "
-            f"{difference.epsilon_bound:.3g} reached; nothing was changed.",
+            f"{reached(difference.epsilon_bound)} reached; nothing was changed.",
             f"raise sigma above {distance / guarantee.shift(user.num_weights):.2g}, or epsilon.",
         )
     released = noise.release_on_grid(
@@ -191,9 +193,10 @@ def forget_tangent(
     """w ← w − H_r⁻¹ g_r(w), then fresh noise; raises GuaranteeError if the guarantee is not reached.
 
     The certificate is computed from the gradient on the final noiseless weights, recomputed in float64
-    on the retained data. The paper's theorem stands beside it, for this and the earlier requests of
-    ``history``; ``num_added`` records of ``data`` are new in this one. The noise comes from a
-    cryptographic generator; ``test_seed`` fixes it for tests and marks the certificate as not releasable.
+    on the retained data, with a bound on its rounding error. The paper's theorem stands beside it, for
+    this and the earlier requests of ``history``; ``num_added`` records of ``data`` are new in this one. The
+    noise comes from a cryptographic generator; ``test_seed`` fixes it for tests and marks the certificate
+    as not releasable.
     Under ``StatePolicy.NOISY`` the outcome's state is the release: the noiseless weights are in its
     ``solution`` alone, for the caller to drop.
     """
@@ -203,23 +206,27 @@ def forget_tangent(
     problem = user.problem(select(data.activations, keep), labels)
     procedure = procedure if procedure is not None else SolvedForgetting()
     tolerance = guarantee.gradient_tolerance(user.mu, user.operator.d)
-    solver = procedure.solver(tolerance) if isinstance(procedure, SolvedForgetting) else procedure
+    aim = 0.9 * tolerance  # the rest is for the rounding of the gradient itself
+    solver = procedure.solver(aim) if isinstance(procedure, SolvedForgetting) else procedure
     solution = solver.solve(problem, user.state, progress=progress)
+    before = problem.passes
+    measured = measured_gradient(problem, solution.value)
     certificate = ShiftCertificate(
         guarantee,
         user.mu,
         user.operator.d,
         num_retained=problem.n,
         num_forgotten=len(forget),
-        gradient_norm=solution.residual_norm,
-        passes=solution.passes,
+        gradient_norm=measured.norm,
+        gradient_error=measured.error,
+        passes=solution.passes + problem.passes - before,
         releasable=test_seed is None,
         earlier_shifts=earlier_shifts,
     )
     if not certificate.passed:
         raise GuaranteeError(
-            f"epsilon {guarantee.epsilon} asked for, {certificate.epsilon_bound:.3g} reached "
-            f"(gradient {solution.residual_norm:.1e}, needed {tolerance:.1e}); nothing was changed.",
+            f"epsilon {guarantee.epsilon} asked for, {reached(certificate.epsilon_bound)} reached "
+            f"(gradient {measured.norm:.1e}, needed {tolerance:.1e}); nothing was changed.",
             solution.advice or "allow more passes, raise sigma, or use the solved procedure.",
         )
     history = _with_request(history, user, data, len(forget) + num_added)
@@ -231,6 +238,10 @@ def forget_tangent(
     release = torch.tensor(released.values)
     state = release if guarantee.state is StatePolicy.NOISY else solution.value
     return Outcome(certificate, solution, state, release, history)
+
+
+def reached(epsilon_bound: float) -> str:
+    return f"{epsilon_bound:.3g}" if math.isfinite(epsilon_bound) else "none at this delta"
 
 
 def _with_request(

@@ -19,6 +19,7 @@ from efface.arithmetic import choose_form, choose_form_without_data
 from efface.certificates import Certificate, ExactCertificate, Guarantee, ShiftCertificate
 from efface.compact.user import Calibration, CompactUser
 from efface.core import Core
+from efface.core_index import CoreIndex
 from efface.digests import tensors_digest
 from efface.errors import EffaceError, FormatError
 from efface.forgetting import (
@@ -72,6 +73,8 @@ class MixedLinear:
         self.data: TrainingSet | None = None
         self.guarantee: Guarantee | None = None
         self.forgotten: dict[str, str] = {}  # id -> when
+        self.calibrated_on: Records | None = None  # records given for bases and scales
+        self.index: CoreIndex | None = None  # a workspace's; None: of the records at hand
         self.shifts: tuple[float, ...] = ()  # of the releases since the first request
         self.history = RequestHistory()  # the paper's theorem is about all requests so far
 
@@ -154,19 +157,31 @@ class MixedLinear:
         self.user.take_form(choose_form(self.core, arithmetic, records, gradients=gradients))
         activations = self.activations(records, progress=progress)
         self.user.calibrate(activations, labels, source)
+        self.calibrated_on = records if source is Calibration.GIVEN else None
+
+    @property
+    def core_index(self) -> CoreIndex:
+        """Who and what is in core, and what bases and scales came from: none of it is forgotten."""
+        if self.index is not None:
+            return self.index
+        replay = None if self.data is None else self.data.replay
+        return CoreIndex.of((self.core.records, replay), self.calibrated_on)
 
     def forget(
         self,
         *,
         guarantee: Guarantee | None = None,
         procedure: Procedure | None = None,
+        user_part_only: bool = False,
         test_seed: bytes | None = None,
         progress: Progress | None = None,
         **whom: Unpack[Whom],
     ) -> Certificate:
         """Forget some records; returns the certificate. On any error the model is as it was.
 
-        ``whom`` is one of ``ids=``, ``owner=``, ``cohort=``, ``label=`` or ``everything=True``.
+        ``whom`` is one of ``ids=``, ``owner=``, ``cohort=``, ``label=`` or ``everything=True``. An owner or
+        cohort with core records is refused, since these stay; ``user_part_only`` forgets the others, and
+        the certificate says how many stay.
 
         Compact: exact, nothing else is needed; with a ``guarantee`` the weights get noise that hides the
         difference to the release before. Tangent: ``guarantee`` (from :meth:`plan`) says how far
@@ -175,7 +190,9 @@ class MixedLinear:
         """
         request = Request.of(**whom)
         data = require_model_data(self.data)
-        core = data.core_ids | set(self.core.records.ids if self.core.records is not None else ())
+        index = self.core_index
+        staying = index.check(request, user_part_only=user_part_only)
+        core = data.core_ids | index.ids
         positions = request.positions(data.records, core=core, forgotten=self.forgotten)
         if len(positions) == len(data.records):
             outcome = self._forget_everything(data)
@@ -195,8 +212,10 @@ class MixedLinear:
                 test_seed=test_seed,
                 progress=progress,
             )
-        self._take_over(outcome, data, positions)
-        return outcome.certificate
+        people = len({data.records[int(i)].owner for i in positions})
+        certificate = replace(outcome.certificate, num_in_core=staying, num_people=people)
+        self._take_over(replace(outcome, certificate=certificate), data, positions)
+        return certificate
 
     def plan(
         self,
@@ -250,7 +269,7 @@ class MixedLinear:
             assert outcome.state is not None
             self.user.state, self.user.weights = outcome.state, outcome.release
             assert isinstance(outcome.certificate, ShiftCertificate)
-            self.shifts = (*self.shifts, outcome.certificate.shift_bound)
+            self.shifts = (*self.shifts, outcome.certificate.planned_shift)
             self.history = outcome.history
         self.data, self.solution = data.without(positions), _kept(outcome)
 
@@ -265,6 +284,7 @@ class MixedLinear:
         progress: Progress | None = None,
     ) -> Certificate | None:
         """Take more user records in. On any error the model is as it was."""
+        self.core_index.check_new(records)
         part = self.stage(records, progress=progress)
         return self.absorb(part, guarantee=guarantee, test_seed=test_seed, progress=progress)
 

@@ -65,7 +65,8 @@ def discrete_gaussian(
     exp(−U/t − (y − s²/t)²/(2s²)), except −0. Integers and signs are exact; the two comparisons with
     an exponential are made in float64 against 53-bit uniforms, where CKS use rationals. By a count
     of roundings (not a machine-checked proof) a sample's total variation from the ideal law is
-    below 2^-46: for d of them add d 2^-46 to δ. Timing depends on the noise, never on the weights.
+    below 2^-46: what that costs of δ is in `certificates.sampler_cost`. Timing depends on the noise,
+    never on the weights.
     """
     _check_sigma(sigma)
     _check_grid(sigma, grid)

@@ -90,6 +90,8 @@ class Records(Sequence[Record]):
     it looks odd.
     """
 
+    _listed = True  # whether the class list was given, not read off the records' labels
+
     def __init__(
         self,
         records: Iterable[Record],
@@ -97,8 +99,10 @@ class Records(Sequence[Record]):
         *,
         skipped: Iterable[Skipped] = (),
         remarks: Iterable[str] = (),
+        listed: bool | None = None,
     ) -> None:
         self._records = tuple(records)
+        self._listed = classes is not None if listed is None else listed
         self._classes = _class_list(self._records, classes)
         self._skipped = tuple(skipped)
         self._remarks = tuple(remarks)
@@ -192,6 +196,7 @@ class Records(Sequence[Record]):
             tuple(classes),
             skipped=dict.fromkeys((*self.skipped, *other.skipped)),
             remarks=dict.fromkeys((*self._remarks, *other._remarks)),
+            listed=self.listed and other.listed,
         )
 
     def __eq__(self, other: object) -> bool:
@@ -203,16 +208,22 @@ class Records(Sequence[Record]):
         return hash((self._records, self._classes))
 
     def _with(self, records: Iterable[Record]) -> Records:
-        return Records(records, self._classes, skipped=self._skipped, remarks=self._remarks)
+        kept = {"skipped": self._skipped, "remarks": self._remarks, "listed": self._listed}
+        return Records(records, self._classes, **kept)  # type: ignore[arg-type]
 
     def _subset(self, records: tuple[Record, ...]) -> Records:
         """Some of these records, each once: what holds for all of them holds for those."""
         made = object.__new__(Records)
         made._records, made._classes = records, self._classes
-        made._skipped, made._remarks = self._skipped, self._remarks
+        made._skipped, made._remarks, made._listed = self._skipped, self._remarks, self._listed
         return made
 
     # columns
+
+    @property
+    def listed(self) -> bool:
+        """Whether the class list was given, by the caller or the data, and not read off the labels."""
+        return self._listed
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -224,8 +235,10 @@ class Records(Sequence[Record]):
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """Oddities worth a look: the reader's remarks, and images that occur more than once."""
-        return (*self._remarks, *_notes_on_copies(self._records))
+        """Oddities worth a look: the reader's remarks, owners with core and user records, and images that
+        occur more than once."""
+        copies = _notes_on_copies(self._records)
+        return (*self._remarks, *_notes_on_owners(self._records), *copies)
 
     def column(self, name: str) -> list[Any]:
         """One attribute of every record, in order."""
@@ -302,22 +315,35 @@ class Records(Sequence[Record]):
     def _values(self, attribute: str) -> set[str]:
         return {getattr(record, attribute) for record in self}
 
-    def with_core_fraction(
-        self, fraction: float, seed: int = 0, *, by_owner: bool = False
-    ) -> Records:
-        """Moves user records into core until core holds ``fraction`` of each class's core + user.
+    def with_core_fraction(self, fraction: float, seed: int = 0) -> Records:
+        """Makes core all that belongs to the owners o with SHA-256(seed/o) < fraction · 2²⁵⁶.
 
-        Copies of an image move together; with ``by_owner`` so does all that an owner has. Such a
-        unit u, with c_u records a class, is taken if it brings the counts s nearer to their target
-        t = fraction · n:  ‖t − s − c_u‖² < ‖t − s‖².  Units come in the order of
-        SHA-256(seed, name), so that taking one record out of the data hardly moves any other.
+        Owners are drawn whole, and by their names alone: whatever somebody's records are, and whether
+        they are there at all, changes nothing about who else is core. So the share is only about
+        ``fraction``, of all records and of each class. A record without an owner is its own (its id).
+        Core records stay core. A user record whose image somebody else has in core then is set aside
+        in ``.skipped``: it could not be forgotten.
         """
         if not 0 <= fraction <= 1:
             raise EffaceError(f"core fraction {fraction} is not a fraction.", "use 0 to 1.")
-        core = _choose_core(self, fraction, seed, by_owner)
-        return self._with(
-            replace(record, split=Split.CORE) if i in core else record
-            for i, record in enumerate(self)
+        moved = [
+            replace(r, split=Split.CORE)
+            if r.split is Split.USER and is_core_owner(r.owner, fraction, seed)
+            else r
+            for r in self
+        ]
+        core = {r.digest: r.id for r in moved if r.split is Split.CORE}
+        twice = [r for r in moved if r.split is Split.USER and r.digest in core]
+        set_aside = [
+            Skipped(r.id, f"the same image is core data, as {core[r.digest]!r}") for r in twice
+        ]
+        gone = {r.id for r in twice}
+        return Records(
+            (r for r in moved if r.id not in gone),
+            self._classes,
+            skipped=(*self._skipped, *set_aside),
+            remarks=self._remarks,
+            listed=self._listed,
         )
 
     # display
@@ -410,48 +436,19 @@ def _notes_on_copies(records: Sequence[Record]) -> Iterator[str]:
                 )
 
 
-def _choose_core(records: Records, fraction: float, seed: int, by_owner: bool) -> set[int]:
-    """Positions of the core records after the move; see ``Records.with_core_fraction``."""
-    labels, num_classes = records.labels, len(records.classes)
-    units = sorted(_units(records, by_owner), key=lambda unit: _rank(records, unit, seed, by_owner))
-    counts = [np.bincount(labels[unit], minlength=num_classes) for unit in units]
-    missing = fraction * np.sum(counts, axis=0) if counts else np.zeros(num_classes)  # t − s
-    chosen: set[int] = set()
-    for unit, count in zip(units, counts, strict=True):
-        fixed = any(records[i].split is Split.CORE for i in unit)
-        if fixed or count @ (2 * missing - count) > 0:  # ‖t−s‖² − ‖t−s−c‖² = c·(2(t−s) − c)
-            chosen.update(unit)
-            missing = missing - count
-    return chosen
+def _notes_on_owners(records: Sequence[Record]) -> Iterator[str]:
+    core = {record.owner for record in records if record.split is Split.CORE}
+    both = sorted({r.owner for r in records if r.split is Split.USER and r.owner in core})
+    if both:
+        yield (
+            f"{len(both)} owners have core and user records, and core is never forgotten: {_few(both)}"
+        )
 
 
-def _units(records: Sequence[Record], by_owner: bool) -> list[list[int]]:
-    """Positions of the non-test records that have to stay together (connected components)."""
-    parent = list(range(len(records)))
-
-    def root(i: int) -> int:
-        while parent[i] != i:
-            parent[i] = i = parent[parent[i]]
-        return i
-
-    first: dict[tuple[str, str], int] = {}
-    training = [i for i, record in enumerate(records) if record.split is not Split.TEST]
-    for i in training:
-        keys = [("digest", records[i].digest), ("owner", records[i].owner)]
-        for key in keys if by_owner else keys[:1]:
-            parent[root(i)] = root(first.setdefault(key, i))
-    units: dict[int, list[int]] = defaultdict(list)
-    for i in training:
-        units[root(i)].append(i)
-    return list(units.values())
-
-
-def _rank(records: Records, unit: list[int], seed: int, by_owner: bool) -> tuple[bool, str]:
-    """Units that already hold core records first, then a pseudo-random order fixed by the seed."""
-    members = [records[i] for i in unit]
-    name = min(record.owner if by_owner else record.digest for record in members)
-    user_only = all(record.split is Split.USER for record in members)
-    return user_only, hashlib.sha256(f"{seed}/{name}".encode()).hexdigest()
+def is_core_owner(owner: str, fraction: float, seed: int = 0) -> bool:
+    """SHA-256(seed/owner) < fraction · 2²⁵⁶ (of the first 53 bits): a draw by the name alone."""
+    digest = hashlib.sha256(f"{seed}/{owner}".encode()).digest()
+    return (int.from_bytes(digest[:8], "big") >> 11) < fraction * 2.0**53
 
 
 def positions_of(index: Sequence[Any] | np.ndarray, length: int) -> list[int]:

@@ -22,21 +22,26 @@ class RequestKind(StrEnum):
 
 
 class Whom(TypedDict, total=False):
-    """What a request names, as keyword arguments; exactly one of them."""
+    """What a request names, as keyword arguments; exactly one of them, and ``in_core`` beside ``ids``."""
 
     ids: str | Iterable[str] | None
     owner: str | None
     cohort: str | None
     label: str | None
     everything: bool
+    in_core: Iterable[str]
 
 
 @dataclass(frozen=True)
 class Request:
-    """Forget these ids, this owner's, cohort's or class's records, or everything."""
+    """Forget these ids, this owner's, cohort's or class's records, or everything.
+
+    ``in_core`` are ids of core records that are meant as well, where ids stand for people or pictures.
+    """
 
     kind: RequestKind
     values: tuple[str, ...] = ()
+    in_core: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -47,6 +52,7 @@ class Request:
         cohort: str | None = None,
         label: str | None = None,
         everything: bool = False,
+        in_core: Iterable[str] = (),
     ) -> Request:
         """Exactly one of the arguments."""
         given: dict[RequestKind, Any] = {
@@ -69,7 +75,7 @@ class Request:
         values = (value,) if isinstance(value, str) else tuple(dict.fromkeys(value))
         if not values:
             raise RequestError("the request names no record.", "give at least one id.")
-        return cls(kind, values)
+        return cls(kind, values, tuple(in_core))
 
     def positions(
         self,
@@ -116,12 +122,14 @@ class Request:
             raise RequestError(f"no user record has id {value!r}.", "check the spelling.")
 
     def to_dict(self) -> dict[str, Any]:
-        return {"kind": str(self.kind), "values": list(self.values)}
+        core = {"in_core": list(self.in_core)} if self.in_core else {}
+        return {"kind": str(self.kind), "values": list(self.values), **core}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Request:
         try:
-            return cls(RequestKind(values["kind"]), tuple(values["values"]))
+            core = tuple(values.get("in_core", ()))
+            return cls(RequestKind(values["kind"]), tuple(values["values"]), core)
         except (KeyError, TypeError, ValueError) as error:
             raise RequestError(
                 f"not a stored request: {dict(values)!r}.", "restore the file it comes from."

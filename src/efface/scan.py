@@ -29,6 +29,7 @@ from efface.files import read_tensors
 from efface.images import FileImage
 from efface.model import MixedLinear
 from efface.records import Record, Records
+from efface.requests import Request
 from efface.workspace import Workspace
 
 PIECE = 64  # bytes
@@ -110,6 +111,7 @@ def scan(
         Finding(_name(path, workspace.path), "weights without noise", "as a file")
         for path in workspace.forbidden()
     ]
+    findings += _in_core(workspace, owners)
     for file in looked:
         findings += _search(file, _name(file, workspace.path), patterns, names, digests)
     allowed = [f for f in findings if f.file == JOURNAL and f.how == "as a content digest"]
@@ -121,6 +123,15 @@ def scan(
         num_patterns=len(patterns) + len(names) + len(digests),
         not_searched=missing,
     )
+
+
+def _in_core(workspace: Workspace, owners: Iterable[str]) -> Iterator[Finding]:
+    """Core records of these people, known by a keyed hash: not by name, but they are there."""
+    index = workspace.core_index
+    for owner in sorted(set(owners)):
+        number = len(index.matching(Request.of(owner=owner)))
+        if number:
+            yield Finding("core-records.json", f"{number} images of {owner!r}", "in core")
 
 
 def _name(file: Path, root: Path) -> str:

@@ -27,7 +27,8 @@ ROWS = "rows.json"
 class TrainingSet:
     """User records first, then replayed core records; one row of ``data`` each.
 
-    ``data`` are boundary activations (tangent) or quantised rows (compact).
+    ``data`` are boundary activations (tangent) or quantised rows (compact). ``looks`` are perceptual hashes
+    of the user records, in order, where they have been taken (a workspace does).
     """
 
     records: Records
@@ -35,6 +36,7 @@ class TrainingSet:
     labels: Tensor  # (n,)
     activations: Activations | None = None
     rows: Rows | StoredRows | None = None
+    looks: tuple[str, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -65,6 +67,7 @@ class TrainingSet:
             labels=self.labels[torch.from_numpy(keep)],
             activations=None if activations is None else select(activations, keep),
             rows=None if self.rows is None else self.rows.without(forget),
+            looks=None if self.looks is None else tuple(self.looks[i] for i in stay),
         )
 
     def plus(self, part: TrainingSet, activations: Activations | None = None) -> TrainingSet:
@@ -84,6 +87,7 @@ class TrainingSet:
             labels=torch.cat([self.labels[:at], part.labels, self.labels[at:]]),
             activations=activations,
             rows=rows,
+            looks=None if self.looks is None or part.looks is None else self.looks + part.looks,
         )
 
     # --- files ------------------------------------------------------------------------------------
@@ -96,6 +100,8 @@ class TrainingSet:
         too, and then nothing may be left of the name once these are forgotten.
         """
         values: dict[str, Any] = {"schema": SCHEMA, "records": columns_of(self.records)}
+        if self.looks is not None:
+            values["looks"] = self.looks
         if self.replay is not None:
             values["replay"] = columns_of(self.replay, CORE_COLUMNS)
         files.write_json(directory / "records.json", values, indent=None)
@@ -115,7 +121,13 @@ class TrainingSet:
             message = f"records.json in {directory} is not as it was saved: {error!r}."
             raise FormatError(message, "restore it from a copy.") from error
         labels = [records.labels] if replay is None else [records.labels, replay.labels]
-        data = cls(records, replay, torch.from_numpy(np.concatenate(labels)))
+        looks = tuple(map(str, values["looks"])) if "looks" in values else None
+        if looks is not None and len(looks) != len(records):
+            message = (
+                f"records.json in {directory} has {len(looks)} looks for {len(records)} records."
+            )
+            raise FormatError(message, "restore it from a copy.")
+        data = cls(records, replay, torch.from_numpy(np.concatenate(labels)), looks=looks)
         if not (directory / ROWS).is_file():
             return data
         return replace(data, rows=StoredRows.load(directory / ROWS, buckets, data.digests))

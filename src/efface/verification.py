@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from efface import bounds
@@ -25,6 +24,7 @@ from efface.model import MixedLinear
 from efface.records import Records
 from efface.tangent.forgetting import SolvedForgetting
 from efface.tangent.problem import RidgeProblem
+from efface.tangent.rounding import measured_gradient
 from efface.workspace import Workspace
 from efface.workspace.disk import file_digest
 from efface.workspace.store import CERTIFICATE_SCHEMA, MANIFEST_SCHEMA
@@ -219,11 +219,12 @@ def _recertify(workspace: Workspace, model: MixedLinear) -> Iterator[Check]:
     if isinstance(certificate, ShiftCertificate) and certificate.keeps_no_secret:
         yield from _resolve(certificate, problem, user.weights)
         return
-    norm = float(problem.gradient(user.state, torch.float64).norm())
+    measured = measured_gradient(problem, user.state)
+    norm = measured.norm
     if not isinstance(certificate, ShiftCertificate):
         yield Check("gradient on the noiseless weights", True, f"{norm:.2e}, nothing is promised")
         return
-    again = replace(certificate, gradient_norm=norm)
+    again = replace(certificate, gradient_norm=norm, gradient_error=measured.error)
     promised = certificate.guarantee.epsilon
     detail = f"gradient {norm:.2e}, epsilon {again.epsilon_bound:.4g} of {promised:g}"
     yield Check("epsilon from the gradient", again.passed, detail)

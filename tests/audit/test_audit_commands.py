@@ -112,7 +112,7 @@ def test_compare_writes_table_json_and_page(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("words", "beside"), [((), True), (("--features", 20), False)])
-def test_without_a_number_the_tangent_features_come_beside_the_pooled_ones(
+def test_without_a_number_the_model_is_the_default_one_and_not_its_last_layer(
     words: tuple[object, ...], beside: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A wide network would leave a fixed number of them none: that is the last layer alone."""

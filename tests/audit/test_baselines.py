@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 import torch
 from tests.audit.scenes import model, records, scene
 
+from efface import bounds
 from efface.audit.baselines import METHODS, Claim, method, methods_for
 from efface.audit.scene import probed_diagonal
 from efface.errors import EffaceError
@@ -137,6 +139,11 @@ def test_claims() -> None:
     assert METHODS["exact"].epsilon(s) == 0
     assert METHODS["paper-0.9"].epsilon(s) is None
     assert METHODS["solved"].epsilon(s) > s.guarantee.epsilon  # two releases may be 2 m apart
+    g, d = s.guarantee, s.operator.d
+    ideal = bounds.grid_epsilon_bound(g.delta, 2 * g.planned_shift(d))
+    cost = (1 + math.exp(s.pair_epsilon)) * d * 2.0**-46  # the sampler's, taken off delta
+    assert s.pair_epsilon > ideal
+    assert bounds.grid_epsilon_bound(g.delta - cost, 2 * g.planned_shift(d)) <= s.pair_epsilon
 
 
 def test_a_new_method_is_one_function() -> None:

@@ -195,7 +195,8 @@ def test_images_stay_on_disk_and_core_fractions_work(name: str, tmp_path: Path) 
     top = COPIES[name](tmp_path)
     records = Records.open(top, core_fraction=0.5, seed=1)
     assert len(records.test) == SPLITS[name][1]
-    assert len(records.core) == pytest.approx(sum(SPLITS[name][:1]) / 2, abs=len(records.classes))
+    num = SPLITS[name][0]  # images are drawn one by one: five standard deviations
+    assert len(records.core) == pytest.approx(num / 2, abs=2.5 * num**0.5)
     again = Records.open(top, core_fraction=0.5, seed=2)
     assert again.test.ids == records.test.ids  # the seed moves the core, never the test data
     assert {image.shape[2] for image in (r.image() for r in records)} <= {1, 3}

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from efface import bounds
 from efface.activations import Activations
 from efface.certificates import Guarantee, sigma_for
 from efface.compact.rows import Rows
@@ -268,8 +267,7 @@ class Scene:
         """ε between two certified releases whose forgotten sets differ: both are within m of the same
         retrained model, so within 2 m of each other. Attacks on membership are held against this."""
         g, d = self.guarantee, self.operator.d
-        shift = bounds.grid_shift(g.shift(d), g.grid, d, g.sigma)
-        return bounds.grid_epsilon_bound(g.delta, 2 * shift)
+        return g.epsilon_bound(2 * g.planned_shift(d), d)
 
     def integers(self, index: Tensor) -> Rows:
         """The quantised rows of some samples, as the compact part adds and removes them."""

@@ -74,6 +74,15 @@ def served_weights(model: MixedLinear) -> Tensor:
     return model.user.weights
 
 
+def promised_sigma(certificate: Certificate | None) -> float:
+    """Of the noise in the served weights; 0 where none was promised."""
+    if isinstance(certificate, ShiftCertificate):
+        return certificate.guarantee.sigma
+    if certificate is None or certificate.difference is None:
+        return 0.0
+    return certificate.difference.guarantee.sigma
+
+
 def hold(
     scene: Scene,
     weights: Tensor,

@@ -23,6 +23,7 @@ from torch import Tensor
 from efface import __version__, bounds, files
 from efface.audit.attacks import ATTACKS, Worlds, build_worlds, play
 from efface.audit.baselines import Method, methods_for
+from efface.audit.influence import strongest
 from efface.audit.readouts import (
     Relearn,
     Spread,
@@ -99,6 +100,7 @@ class Study:
             "num_weights": self.scene.operator.d,
             "guarantee": asdict(self.scene.guarantee),
             "methods": methods,
+            "strongest": {name: strongest(method) for name, method in methods.items()},
             "contradictions": contradictions(methods),
             "environment": {
                 "efface": __version__,

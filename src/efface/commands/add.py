@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from efface.commands.forget import WorkspacePath, report
-from efface.commands.output import JsonFlag
+from efface.commands.output import JsonFlag, warn
 from efface.progress import mode_for, show
+
+if TYPE_CHECKING:
+    from efface.records import Records
+    from efface.workspace import Workspace
 
 EXAMPLES = """\
 Example: [bold]efface add model new-photos/[/bold]
@@ -37,6 +41,16 @@ def add(
     opened = Workspace.open(workspace)
     records = read_labelled(load_model(workspace), workspace, data, "user")
     chosen = records.select(cohort=cohort, owner=owner)
+    _warn_of_core(opened, chosen)
     with show("add", mode_for(as_json=json)) as progress:
         result = opened.add(chosen, allow_reingest=allow_reingest, progress=progress)
     report(result, workspace, as_json=json)
+
+
+def _warn_of_core(workspace: Workspace, records: Records) -> None:
+    owners = workspace.core_index.owners_among(records.owners)
+    if owners:
+        warn(
+            f"{len(owners)} owners have core records too, the first {owners[0]!r}: core is never forgotten, "
+            "so a request of theirs will need --user-part-only"
+        )

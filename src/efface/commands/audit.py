@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +10,7 @@ import typer
 
 from efface.commands.forget import WorkspacePath
 from efface.commands.output import JsonFlag, finish, table
-from efface.errors import EffaceError
+from efface.errors import EffaceError, GuaranteeError
 from efface.progress import Progress, mode_for, part, show
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def audit(
     with show("audit", mode_for(as_json=json)) as progress:
         asked, test = _read(opened, data, owner, id_)
         settings = Settings(seeds=1, worlds=worlds, canaries=canaries, seed=seed)
-        values = run(opened, asked, test, settings, out, progress)
+        values = run(opened, asked, test, settings, out, progress, owners=owner or ())
     finish(values, as_json=json, render=lambda console: _render(console, values))
     if not values["ok"]:
         raise typer.Exit(3)
@@ -66,18 +67,30 @@ def run(
     settings: Settings,
     out: Path,
     progress: Progress | None = None,
+    *,
+    owners: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Audit a workspace; writes ``audit.json`` and ``report.html`` into ``out``."""
+    """Audit a workspace; writes ``audit.json`` and ``report.html`` into ``out``.
+
+    ``owners`` are looked for in core too, by their keyed hashes, and so are the images of ``asked``.
+    """
     from dataclasses import asdict, replace
 
     from efface import files
-    from efface.audit.served import hold, scene_of, served_weights
+    from efface.audit.differencing import identify_in
+    from efface.audit.influence import influence_left, strongest
+    from efface.audit.served import hold, promised_sigma, scene_of, served_weights
     from efface.audit.study import SCHEMA, Reader, Study, identity_of
     from efface.report.audit import audit_report
 
     model, certificate = workspace.model(), workspace.certificate
     weights = served_weights(model)
     present = sum(d in set(workspace.records.digests) for d in asked.digests)
+    in_core, core_digests = _in_core(workspace, asked, owners), workspace.core_index.digests
+    asked = asked.where(lambda record: record.digest not in core_digests)
+    if not len(asked):
+        fix = "train again without them: there is no user part of them to audit."
+        raise GuaranteeError("all of these images are core data, which is never forgotten.", fix)
     scene = scene_of(model, asked, test, certificate)
     names = ("original", "retrain", OWN[scene.kind])
     identity = identity_of(str(workspace.number), model.core.digest, asked.digests, test.digests)
@@ -96,10 +109,20 @@ def run(
         "readouts": reader.values(weights, weights),
         "held": None if held is None else asdict(held),
         "num_still_in": present,
+        "num_in_core": in_core,
     }
+    sigma = promised_sigma(certificate)
+    left = influence_left(scene, weights, study.trained, reader.retrained, sigma)
+    values["served"]["influence"] = asdict(left) | {"found": left.found}
+    own = values["methods"][OWN[scene.kind]]
+    values["headline"] = {"influence": left.share, "attack": strongest(own)}
+    shown = identify_in(scene, study.trained, weights)
+    values["differencing"] = asdict(shown) | {"by_chance": shown.by_chance}
     kept = held is None or held.kept
     values |= {"workspace": str(workspace.path), "release": workspace.number}
-    values["ok"] = kept and not present and not values["contradictions"]
+    values["ok"] = not (
+        present or in_core or left.found or not kept or bool(values["contradictions"])
+    )
     values["report"] = str(out / "report.html")
     files.write_json(out / "audit.json", {"schema": SCHEMA, **values})
     command = f"efface audit {workspace.path} DATA"
@@ -107,17 +130,28 @@ def run(
     return values
 
 
+def _in_core(workspace: Workspace, asked: Records, owners: Sequence[str]) -> int:
+    """How many images of these people, or of these records, are core data."""
+    from efface.requests import Request
+
+    index, digests = workspace.core_index, set(asked.digests)
+    named = {name for owner in owners for name in index.matching(Request.of(owner=owner))}
+    shown = {record.id for record in index.records if record.digest in digests}
+    return len(named | shown)
+
+
 def _read(
     workspace: Workspace, spec: str, owner: list[str] | None, ids: list[str] | None
 ) -> tuple[Records, Records]:
     """The records in question, with the model's classes, and the test records."""
     from efface.audit.served import beside
-    from efface.records import Records
+    from efface.records import Records, Split
 
     if (owner is None) == (ids is None):
         raise EffaceError("whose records?", "give --owner or --id, either repeated as needed.")
     found = Records.open(spec)
-    asked = found.user.select(owner=owner) if owner is not None else found.select(ids=ids)
+    mine = found.where(lambda record: record.split is not Split.TEST)
+    asked = mine.select(owner=owner) if owner is not None else found.select(ids=ids)
     classes = workspace.settings["classes"]
     if not len(asked) or not len(found.test):
         raise EffaceError(
@@ -129,6 +163,8 @@ def _read(
 
 def _render(console: Console, values: dict[str, Any]) -> None:
     served, methods = values["served"], values["methods"]
+    for line in headline(values):
+        console.print(line, style="bold", soft_wrap=True)
     rows = table("readout", "served", "retrained", "original", right=(1, 2, 3))
     for key, value in served["readouts"].items():
         shown = [methods[name]["readouts"][key]["mean"] for name in ("retrain", "original")]
@@ -142,6 +178,7 @@ def _render(console: Console, values: dict[str, Any]) -> None:
             note = "" if v["covered"] else " (not covered)"
             rows.add_row(name + note, game, f"{v['auc']:.3f}", chance, f"{v['epsilon_bound']:.2f}")
     console.print(rows)
+    console.print(difference_text(values["differencing"]), soft_wrap=True)
     for line in _verdicts(values):
         console.print(line, style="bold red", soft_wrap=True)
     if values["ok"]:
@@ -149,11 +186,46 @@ def _render(console: Console, values: dict[str, Any]) -> None:
     console.print(f"report: {values['report']}", style="bold", markup=False, soft_wrap=True)
 
 
+def headline(values: dict[str, Any]) -> list[str]:
+    """The strongest attacks: on the served weights themselves, and on the method in many worlds."""
+    left, best = values["served"]["influence"], values["headline"]["attack"]
+    lines = [
+        f"of the forgotten records' influence {left['share']:.1e} is left in the served weights "
+        f"(what can be told from rounding or noise: {left['resolution']:.0e})"
+    ]
+    if best is not None:
+        chance = f"{best['chance'][0]:.3f} to {best['chance'][1]:.3f}"
+        lines.append(
+            f"strongest attack on the method: {best['attack']} ({best['game']}), AUC {best['auc']:.3f}, "
+            f"by chance {chance}"
+        )
+    return lines
+
+
+def difference_text(values: dict[str, Any]) -> str:
+    """What somebody with the release before as well can tell, in a sentence."""
+    return (
+        f"with the release before as well, {values['found']} of the {values['deleted']} deleted images are "
+        f"identified among {values['candidates']} candidates, nobody else known "
+        f"(by chance {values['by_chance']:.2g}): no certificate covers that"
+    )
+
+
 def _verdicts(values: dict[str, Any]) -> list[str]:
     """What is wrong, a sentence each."""
     served, lines = values["served"], []
     if served["num_still_in"]:
         lines.append(f"{served['num_still_in']} of these records are still in the model's data")
+    if served["num_in_core"]:
+        lines.append(
+            f"{served['num_in_core']} of these images are core data: they are in the core weights, and are "
+            "never forgotten"
+        )
+    left = served["influence"]
+    if left["found"]:
+        lines.append(
+            f"{left['share']:.1e} of these records' influence is left in the served weights"
+        )
     held = served["held"]
     if held is not None and not held["kept"]:
         noise = held["noise_ratio"]

@@ -22,8 +22,9 @@ Example: [bold]efface compare digits --user tangent --worlds 0 --seeds 2[/bold]
 
 Example: [bold]efface compare photos/ --backbone hf:models/resnet-50 --core-fraction 0.3[/bold]"""
 
-BESIDE = 568  # features of the compact part: many models are fitted here, so fewer than train has
-FEATURES = f"Of the compact part. Default: {BESIDE} beside the network's pooled ones."
+FEATURES = (
+    "Of the compact part. Default: as for train. Fewer make it faster: many models are fitted."
+)
 OUT = "Folder for report.html, compare.json and the cache of finished parts."
 
 
@@ -98,9 +99,9 @@ def run(
 
     records = config.data.build()
     core = config.core.build(records.classes)
-    wanted = core.tail.head.in_features + BESIDE if features is None else features
-    user = config.user.model_copy(update={"features": wanted})
-    config = config.model_copy(update={"user": user})
+    if features is not None:
+        user = config.user.model_copy(update={"features": features})
+        config = config.model_copy(update={"user": user})
     if len(records.core):
         core.fit(records.core, **config.core.fit_options(), progress=part(progress, 0, 0.1, "core"))
     replay = records.core if config.user.replay_core and len(records.core) else None
@@ -122,10 +123,20 @@ def run(
 
 
 def render(console: Console, values: dict[str, Any]) -> None:
-    head = ("method", "test", "forgot", "dist.", "relearn", "nats", "canary", "LiRA", "ε ≥", "ε ≤")
-    rows = table(*head, right=tuple(range(1, 10)))
+    head = (
+        "method",
+        "test",
+        "forgot",
+        "dist.",
+        "relearn",
+        "nats",
+        "strongest attack",
+        "ε ≥",
+        "ε ≤",
+    )
+    rows = table(*head, right=tuple(range(1, 9)))
     rows.columns[0].no_wrap = True
-    rows.padding = (0, 1, 0, 0)  # ten columns, and often only 80 characters
+    rows.padding = (0, 1, 0, 0)  # nine columns, and often only 80 characters
     for name, method in values["methods"].items():
         r, games = method["readouts"], (method["canary"], method["attacks"])
         found = [v for game in games for v in game.values() if v["covered"]]
@@ -138,15 +149,14 @@ def render(console: Console, values: dict[str, Any]) -> None:
             f"{r['distance_forgotten']['mean']:.3f}",
             f"{r['relearn']['mean']:.0f}",
             f"{r['information_nats_estimate']['mean']:.2g}",
-            _auc(games[0].get("white-box")),
-            _auc(games[1].get("lira")),
+            _attack(values["strongest"][name]),
             bound,
             "–" if claimed is None else f"{claimed:.2f}",
         )
     console.print(rows)
     console.print(
         "test, forgot: errors · dist.: softmax distance to the retrained model on the forgotten · "
-        "relearn: steps · nats: information left · canary, LiRA: AUC, 0.5 is chance · "
+        "relearn: steps · nats: information left · strongest attack: AUC, 0.5 is chance, * is not · "
         "ε ≥: proved by an attack · ε ≤: claimed",
         style="dim",
     )
@@ -160,5 +170,7 @@ def render(console: Console, values: dict[str, Any]) -> None:
     console.print(f"report: {values['report']}", style="bold", markup=False, soft_wrap=True)
 
 
-def _auc(verdict: dict[str, Any] | None) -> str:
-    return "–" if verdict is None else f"{verdict['auc']:.3f}"
+def _attack(best: dict[str, Any] | None) -> str:
+    if best is None:
+        return "–"
+    return f"{best['attack']} {best['auc']:.3f}" + ("" if best["at_chance"] else "*")

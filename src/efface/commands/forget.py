@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from efface.commands.output import JsonFlag, finish, table
+from efface.commands.output import JsonFlag, finish, table, warn
 from efface.progress import mode_for, show
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from efface.workspace import Result
+    from efface.batches import Batch
+    from efface.workspace import Result, Workspace
 
 EXAMPLES = """\
 Example: [bold]efface forget model --owner u17[/bold]
 
 Example: [bold]efface forget model --ids photos/12.jpg,photos/13.jpg --dry-run[/bold]
 
+Example: [bold]efface forget model --from requests.jsonl --minimum-batch 10 --deadline 25[/bold]
+
+Example: [bold]efface forget model --image holiday.jpg --near[/bold]
+
 Example: [bold]efface forget model --owner u17 --epsilon 0.5 --json[/bold]"""
 
 WorkspacePath = Annotated[Path, typer.Argument(help="A folder written by `efface train`.")]
+FROM = 'A file of requests, one JSON object a line ({"owner": "u17"}), for one release together.'
+PART = "Forget the user records of somebody who has core records too; these stay."
 EXACT = "Compact forgets exactly: there it is for the difference to the release before, with sigma."
 
 
@@ -39,9 +47,23 @@ def forget(
     everything: Annotated[
         bool, typer.Option("--everything", help="All user records: the core model is left.")
     ] = False,
+    image: Annotated[
+        Path | None, typer.Option(help="The records that are this picture (see efface find).")
+    ] = None,
+    near: Annotated[
+        bool, typer.Option("--near", help="With --image: near copies of it, too.")
+    ] = False,
+    from_: Annotated[Path | None, typer.Option("--from", help=FROM)] = None,
+    minimum_batch: Annotated[
+        int, typer.Option(min=1, help="With --from: wait until so many people are together.")
+    ] = 1,
+    deadline: Annotated[
+        float | None, typer.Option(min=0, help="With --from: days after which nobody waits longer.")
+    ] = None,
     epsilon: Annotated[float | None, typer.Option(help=f"Instead of the plan's. {EXACT}")] = None,
     delta: Annotated[float | None, typer.Option(help=f"Instead of the plan's. {EXACT}")] = None,
     sigma: Annotated[float | None, typer.Option(help=f"Instead of the plan's. {EXACT}")] = None,
+    user_part_only: Annotated[bool, typer.Option("--user-part-only", help=PART)] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say which records would be forgotten.")
     ] = False,
@@ -50,26 +72,42 @@ def forget(
     """Forget records: the new model is published, and everything derived from them is deleted.
 
     Killed at any point, the request is finished by the next command (or by efface resume). Exit code 3,
-    and nothing published, when the guarantee was not reached.
+    and nothing published, when the guarantee was not reached, or when some of the person's images are core
+    data: --user-part-only then forgets the others.
     """
     from efface.workspace import Workspace
 
     opened = Workspace.open(workspace)
     named = _named(owner, ids, id_, cohort, label, everything)
+    if image is not None:
+        named |= _pictured(opened, image, near, named)
+    if from_ is not None:
+        batch = _batch(opened, from_, named, user_part_only, deadline)
+        if not dry_run and not batch.is_due(minimum_batch, _days(deadline)):
+            _wait(batch, workspace, minimum_batch, as_json=json)
+            return
+        named |= {"ids": batch.ids, "in_core": batch.in_core}
     if dry_run:
-        preview = opened.preview(**named)
+        preview = opened.preview(**named, user_part_only=user_part_only)
         values = {
             "workspace": str(workspace),
             "dry_run": True,
             "num_forgotten": preview.num_forgotten,
             "num_retained": preview.num_retained,
+            "num_in_core": preview.num_in_core,
+            "num_people": preview.num_people,
             "ids": list(preview.ids),
         }
         finish(values, as_json=json, render=lambda console: _render_preview(console, values))
         return
+    _warn_of_copies(opened, named, user_part_only)
     guarantee = opened.guarantee_with(epsilon, delta, sigma)
     with show("forget", mode_for(as_json=json)) as progress:
-        result = opened.forget(**named, guarantee=guarantee, progress=progress)
+        result = opened.forget(
+            **named, guarantee=guarantee, user_part_only=user_part_only, progress=progress
+        )
+    if from_ is not None:
+        warn(f"{from_} names the people who were forgotten: delete it")
     report(result, workspace, as_json=json)
 
 
@@ -90,6 +128,72 @@ def _named(
         "label": label,
         "everything": everything,
     }
+
+
+def _warn_of_copies(workspace: Workspace, named: dict[str, Any], user_part_only: bool) -> None:
+    from efface.finding import near_copies
+
+    if named["everything"]:
+        return
+    asked = workspace.preview(**named, user_part_only=user_part_only)
+    alike = near_copies(workspace, asked.ids)
+    if alike:
+        names = ", ".join(alike[:3]) + (f" and {len(alike) - 3} more" if len(alike) > 3 else "")
+        warn(f"{len(alike)} other records look like these and stay: {names}; see efface find")
+
+
+def _days(number: float | None) -> timedelta | None:
+    return None if number is None else timedelta(days=number)
+
+
+def _batch(
+    workspace: Workspace,
+    path: Path,
+    named: Mapping[str, Any],
+    user_part_only: bool,
+    deadline: float | None,
+) -> Batch:
+    from efface.batches import collect, read_requests
+    from efface.errors import RequestError
+
+    if any(named.values()):
+        raise RequestError("a file of requests and a name are two requests.", "give --from alone.")
+    waiting = read_requests(path)
+    timeless = [item.line for item in waiting if item.received is None]
+    if deadline is not None and timeless:
+        fix = 'add "received": "2026-11-03" to every line, or leave --deadline out.'
+        raise RequestError(f"line {timeless[0]} does not say when it was received.", fix)
+    return collect(workspace, waiting, user_part_only=user_part_only)
+
+
+def _wait(batch: Batch, workspace: Path, minimum: int, *, as_json: bool) -> None:
+    values = {
+        "workspace": str(workspace),
+        "carried_out": False,
+        "num_requests": batch.num_requests,
+        "num_people": batch.num_people,
+        "minimum_batch": minimum,
+        "oldest_days": None if batch.age is None else round(batch.age.total_seconds() / 86400, 2),
+    }
+    text = f"{batch.num_people} people are waiting, {minimum} are needed: nothing was changed"
+    finish(values, as_json=as_json, render=lambda console: console.print(text, soft_wrap=True))
+
+
+def _pictured(
+    workspace: Workspace, image: Path, near: bool, named: Mapping[str, Any]
+) -> dict[str, Any]:
+    from efface.errors import RequestError
+    from efface.finding import find, request_for
+
+    if any(named.values()):
+        fix = "give --image alone, or the ids that efface find lists."
+        raise RequestError("a picture and a name are two requests.", fix)
+    matches = find(workspace, image)
+    others = [match for match in matches if not match.same]
+    if others and not near and len(others) < len(matches):
+        names = ", ".join(match.id for match in others[:5])
+        warn(f"{len(others)} more records look like it and stay: {names}; --near forgets them, too")
+    return request_for(matches, near=near)
 
 
 # What forget, add and resume print.
@@ -138,6 +242,10 @@ def render(console: Console, values: Mapping[str, Any]) -> None:
 def lines(certificate: Mapping[str, Any]) -> list[tuple[str, str]]:
     """A certificate's rows for people."""
     retained = [("kind", certificate["kind"]), ("retained", f"{certificate['num_retained']:,}")]
+    if certificate["num_people"]:
+        retained.append(("deleted together", _together(certificate["num_people"])))
+    if certificate["num_in_core"]:
+        retained.append(("stay in core", f"{certificate['num_in_core']:,} images"))
     if certificate["kind"] == "exact":
         return [
             *retained,
@@ -154,9 +262,19 @@ def lines(certificate: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("delta", f"{promised['delta']:g}"),
         ("sigma", f"{promised['sigma']:.4g}"),
         ("state", KEPT[promised["state"]]),
-        ("epsilon bound of all releases", f"{certificate['total_epsilon_bound']:.4g}"),
+        ("epsilon bound of all releases", _bound(certificate["total_epsilon_bound"])),
         ("the paper's theorem, a priori", theorem(certificate["apriori"])),
     ]
+
+
+def _together(num_people: int) -> str:
+    if num_people == 1:
+        return "one person alone: two releases show which images, and that they are one person's"
+    return f"records of {num_people:,} people: two releases show which images, not whose together"
+
+
+def _bound(value: float | None) -> str:
+    return "none at this delta" if value is None else f"{value:.4g}"
 
 
 def _given(certificate: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -199,6 +317,7 @@ def _render_preview(console: Console, values: Mapping[str, Any]) -> None:
     rows = table("would be", "records", right=(1,))
     rows.add_row("forgotten", f"{values['num_forgotten']:,}")
     rows.add_row("retained", f"{values['num_retained']:,}")
+    rows.add_row("in core, not forgotten", f"{values['num_in_core']:,}")
     console.print(rows)
     shown = values["ids"][:10]
     more = len(values["ids"]) - len(shown)

@@ -37,7 +37,11 @@ LINEARIZE = (
     "Where the tail begins: head, last-block, last-stage, all or a step. Default: last-block."
 )
 MIRROR = "Read every image mirrored, too, and average the features. Default: off."
-FRACTION = "Move user records into core until it holds this share. Default: as the data says."
+FRACTION = "Make this share of the owners, drawn by name, core whole. Default: as the data says."
+CLASSES = (
+    "The class list, in the order of the outputs: names separated by commas, or a file with one a line. "
+    "Default: the data's own list, else the classes of core data."
+)
 REPLAY = "Use core records again in the user fit. Default: on."
 USER = "compact (exact forgetting, the default) or tangent (the paper's)."
 FEATURES = "How many features the compact part has, about. Default: 4096."
@@ -58,6 +62,7 @@ def train(
     linearize: Annotated[str | None, typer.Option(help=LINEARIZE)] = None,
     mirror: Annotated[bool | None, typer.Option("--mirror/--no-mirror", help=MIRROR)] = None,
     core_fraction: Annotated[float | None, typer.Option(help=FRACTION)] = None,
+    classes: Annotated[str | None, typer.Option(help=CLASSES)] = None,
     replay_core: Annotated[
         bool | None, typer.Option("--replay-core/--no-replay-core", help=REPLAY)
     ] = None,
@@ -108,6 +113,7 @@ def train(
     The folder is a workspace: predict and evaluate read it, forget and add change it. The settings that
     were used are saved there as config.toml.
     """
+    from efface.class_list import class_names, settled
     from efface.config import load_config, to_toml
 
     settings = load_config(
@@ -115,6 +121,7 @@ def train(
         {
             "data.spec": data,
             "data.core_fraction": core_fraction,
+            "data.classes": None if classes is None else class_names(classes),
             "data.seed": seed,
             "data.channels": channels,
             "data.skip_bad": skip_bad or None,
@@ -139,7 +146,7 @@ def train(
         return
     if not dry_run:
         _check_folder(Path(settings.output.dir), overwrite)
-    records = settings.data.build()
+    records = settled(settings.data.build())
     if not dry_run:
         _check_reingest(Path(settings.output.dir), records, allow_reingest)
     core = settings.core.build(records.classes)
@@ -248,7 +255,7 @@ def _public(config: Config) -> Records | None:
     """The calibration records, if the config names any and the user part is one that wants them."""
     if config.user.calibration is None or config.user.kind != "compact":
         return None
-    options = {"spec": config.user.calibration, "core_fraction": None}
+    options = {"spec": config.user.calibration, "core_fraction": None, "classes": None}
     return config.data.model_copy(update=options).build()
 
 

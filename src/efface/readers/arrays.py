@@ -59,7 +59,8 @@ def read_npz(path: PathLike, **options: Unpack[ReadOptions]) -> Records:
     rows = [row for table in tables for row in table.rows(names)]
     labels = [label for table in tables for label in table.columns["label"]]
     remarks = [f"the array {name!r} was not used" for name in arrays]
-    return assemble(Found(rows, names or whole_number_classes(labels), (), remarks), **options)
+    order, listed = names or whole_number_classes(labels), names is not None
+    return assemble(Found(rows, order, (), remarks, listed), **options)
 
 
 def _load_npz(path: Path) -> dict[str, np.ndarray]:
@@ -151,7 +152,7 @@ def read_digits(**options: Unpack[ReadOptions]) -> Records:
         _digits_row(images, i, str(data.target[i]), split, owner.get(i))
         for i, split in enumerate(splits)
     ]
-    return assemble(Found(rows), **options)
+    return assemble(Found(rows, [str(digit) for digit in range(10)]), **options)
 
 
 def _digits_row(images: np.ndarray, i: int, label: str, split: Split, owner: int | None) -> Row:

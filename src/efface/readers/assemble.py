@@ -37,7 +37,6 @@ class ReadOptions(TypedDict, total=False):
     classes: Sequence[str] | None
     core_fraction: float | None
     seed: int
-    by_owner: bool
     channels: str | None
     skip_bad: bool
 
@@ -57,12 +56,16 @@ class Row:
 
 @dataclass(frozen=True)
 class Found:
-    """What a reader found; ``classes`` where the data itself lists them."""
+    """What a reader found; ``classes`` where the data itself lists them.
+
+    ``listed`` is False where ``classes`` only puts the labels that occur into an order.
+    """
 
     rows: Sequence[Row]
     classes: Sequence[str] | None = None
     skipped: Sequence[Skipped] = ()
     remarks: Sequence[str] = ()
+    listed: bool = True
 
 
 # The common path.
@@ -74,15 +77,15 @@ def assemble(
     classes: Sequence[str] | None = None,
     core_fraction: float | None = None,
     seed: int = 0,
-    by_owner: bool = False,
     channels: str | None = None,
     skip_bad: bool = False,
 ) -> Records:
     """Checks the rows and makes them Records.
 
     classes        the class list, in the order of the model's outputs; a label outside it is an
-                   error. None: the data's own list, else the sorted labels.
-    core_fraction  see ``Records.with_core_fraction``, as are ``seed`` and ``by_owner``.
+                   error. None: the data's own list, else the sorted labels (``Records.listed`` is
+                   False then: see ``class_list``).
+    core_fraction  see ``Records.with_core_fraction``, as is ``seed``.
     channels       "gray" or "rgb" converts at decoding; None demands that all records agree.
     skip_bad       decodes every image now and sets bad ones aside in ``.skipped``. Otherwise
                    missing and unrecognisable files are errors now, truncated ones when decoded.
@@ -91,16 +94,18 @@ def assemble(
     records, bad = _inspect(found.rows, wanted, skip_bad)
     if not records:
         raise FormatError(f"no usable image among {len(found.rows)}.", "check the path and layout.")
+    given, skipped = classes is not None, (*found.skipped, *bad)
+    listed = given or (found.listed and bool(found.classes))
     if classes is None:  # of all rows: skipping every image of a class must not hide the class
         classes = found.classes or sorted({row.label for row in found.rows})
-    skipped = (*found.skipped, *bad)
-    result = Records(records, classes, skipped=skipped, remarks=found.remarks)
-    _check_every_class_can_be_learned(result)
-    return (
-        result
-        if core_fraction is None
-        else result.with_core_fraction(core_fraction, seed, by_owner=by_owner)
-    )
+    learned = {record.label for record in records if record.split is not Split.TEST}
+    empty = [name for name in classes if name not in learned] if learned else []
+    if empty and not given:  # a mistake, while the caller may name what nobody has, or has any more
+        fix = "add images of it to core or user data, or take the class out."
+        raise RecordError(empty[0], "this class has no core or user record.", fix)
+    remarks = [*found.remarks, *(f"class {name!r} has no core or user record" for name in empty)]
+    result = Records(records, classes, skipped=skipped, remarks=remarks, listed=listed)
+    return result if core_fraction is None else result.with_core_fraction(core_fraction, seed)
 
 
 def _channels(name: str | None) -> Channels | None:
@@ -147,15 +152,6 @@ def _check_channels_agree(records: Sequence[Record], counts: Sequence[int]) -> N
             odd = sum(n != usual for n in counts)
             message = f"{count} channel(s) where most have {usual} ({odd} such of {len(counts)})."
             raise RecordError(record.id, message, 'read with channels="rgb" (or "gray").')
-
-
-def _check_every_class_can_be_learned(records: Records) -> None:
-    """A class without training records is a mistake, unless the data is for testing alone."""
-    learned = {record.label for record in records if record.split is not Split.TEST}
-    for name in records.classes if learned else ():
-        if name not in learned:
-            fix = "add images of it to core or user data, or take the class out."
-            raise RecordError(name, "this class has no core or user record.", fix)
 
 
 # One row from named columns: the shared half of metadata files, Parquet and npz.

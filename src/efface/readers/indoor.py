@@ -20,7 +20,8 @@ def find_indoor(root: Path, variant: str = "") -> Found:
     check_one_split(train, test)
     rows = [image_row(images, name, _class(name), Split.USER) for name in train]
     rows += [image_row(images, name, _class(name), Split.TEST) for name in test]
-    return Found(rows, remarks=_unlisted(images, len(rows)))
+    classes = sorted({row.label for row in rows})  # of the official lists
+    return Found(rows, classes, remarks=_unlisted(images, len(rows)))
 
 
 def _class(name: str) -> str:

@@ -40,7 +40,8 @@ def read_parquet(
         pixels, columns = _parquet_columns(file, table, image, label)
         labels += columns["label"]
         rows += _parquet_rows(file, pixels, columns, names)
-    return assemble(Found(rows, names or whole_number_classes(labels)), **options)
+    order, listed = names or whole_number_classes(labels), names is not None
+    return assemble(Found(rows, order, listed=listed), **options)
 
 
 def _parquet_files(path: Path) -> list[Path]:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
+
 from efface.report.figures import Band, Line, Point, Scale, bars, histograms, lines, scatter
 from efface.report.html import Card, Check, Figure, Report, Section, Table
 
@@ -28,7 +30,7 @@ def audit_report(values: dict[str, Any], title: str, command: str) -> Report:
     sections = [_readout_section(values), _bars_section(methods)]
     if any(m["attacks"] for m in methods.values()):
         sections.append(_attack_section(methods, "attacks", "Attacks over many models"))
-        sections.append(_curve_section(methods))
+        sections.append(_curve_section(methods, values["strongest"]))
     if any(m["canary"] for m in methods.values()):
         sections.append(_attack_section(methods, "canary", "One run with canaries"))
     sections.append(_information_section(methods))
@@ -60,23 +62,18 @@ def _cards(values: dict[str, Any]) -> list[Card]:
             ", ".join(sorted({c["method"] for c in refuted})) or "by any attack here",
         )
     ]
+    if "served" in values:
+        left = values["served"]["influence"]
+        note = f"in the served weights; {left['resolution']:.0e} can be told"
+        cards.insert(0, Card("influence left", f"{left['share']:.1e}", note))
     for name in ("original", "paper-0.9", "solved", "exact"):
-        best = _best_attack(values["methods"].get(name, {}))
+        best = values["strongest"].get(name)
         if best is not None:
-            cards.append(Card(f"best attack on {name}", f"AUC {best[1]:.3f}", best[0]))
+            chance = "chance" if best["at_chance"] else "not chance"
+            note = f"{best['attack']}, {best['game']}: {chance}"
+            cards.append(Card(f"strongest attack on {name}", f"AUC {best['auc']:.3f}", note))
     cards.append(Card("time", f"{values['seconds']:.0f} s", "all of it"))
     return cards
-
-
-def _best_attack(method: Mapping[str, Any]) -> tuple[str, float] | None:
-    """Of those that a certificate covers."""
-    found = [
-        (name, verdict["auc"])
-        for game in ("attacks", "canary")
-        for name, verdict in method.get(game, {}).items()
-        if verdict["covered"]
-    ]
-    return max(found, key=lambda item: item[1], default=None)
 
 
 def _readout_section(values: dict[str, Any]) -> Section:
@@ -163,38 +160,36 @@ def _attack_section(methods: Mapping[str, Any], game: str, heading: str) -> Sect
     )
 
 
-def _curve_section(methods: Mapping[str, Any]) -> Section:
-    curves = []
+def _curve_section(methods: Mapping[str, Any], best: Mapping[str, Any]) -> Section:
+    """ROC curves and scores of the strongest attack on each method."""
+    curves, histories = [], []
     for name in SHOWN:
-        verdict = methods.get(name, {}).get("attacks", {}).get("lira")
-        if verdict is not None:
-            x = [max(v, FLOOR) for v in verdict["fpr"]]
-            curves.append(Line(name, x, [max(v, FLOOR) for v in verdict["tprs"]]))
-    figures = [
-        Figure(
-            lines(
-                curves,
-                Scale("false positive rate", log=True, low=FLOOR, high=1.0),
-                Scale("true positive rate", log=True, low=FLOOR, high=1.0),
-                diagonal=True,
-                height=4.2,
-                title="ROC of the per-sample likelihood-ratio attack",
-            ),
-            "ROC of the likelihood-ratio attack. On the dotted line the attacker is guessing.",
-        )
-    ]
-    for name in ("original", "paper-0.9", "exact", "solved"):
-        verdict = methods.get(name, {}).get("attacks", {}).get("lira")
-        if verdict is not None:
+        chosen = best.get(name)
+        if chosen is None:
+            continue
+        verdict, attack = methods[name][chosen["game"]][chosen["attack"]], chosen["attack"]
+        x = [max(v, FLOOR) for v in verdict["fpr"]]
+        curves.append(Line(f"{name}: {attack}", x, [max(v, FLOOR) for v in verdict["tprs"]]))
+        if name in ("original", "paper-0.9", "exact", "solved"):
+            both = [np.asarray(verdict[side]) for side in ("members", "others")]
+            scale = max(float(np.abs(np.concatenate(both)).max()), 1e-300)
+            named = dict(zip(("was in, forgotten", "never in"), both, strict=True))
             svg = histograms(
-                {
-                    "was in, forgotten": _clip(verdict["members"]),
-                    "never in": _clip(verdict["others"]),
-                },
-                xlabel=f"log likelihood ratio, {name}",
+                {key: (values / scale).tolist() for key, values in named.items()},
+                xlabel=f"score of {attack}, {name}",
             )
-            figures.append(Figure(svg, f"Scores against **{name}**; forgotten if both look alike."))
-    return Section("Attack curves", figures=figures)
+            text = f"Scores of {attack} against **{name}**; forgotten if both look alike."
+            histories.append(Figure(svg, text))
+    drawn = lines(
+        curves,
+        Scale("false positive rate", log=True, low=FLOOR, high=1.0),
+        Scale("true positive rate", log=True, low=FLOOR, high=1.0),
+        diagonal=True,
+        height=4.2,
+        title="ROC of the strongest attack on each method",
+    )
+    caption = "The attack furthest from chance on each method. On the dotted line it is guessing."
+    return Section("Attack curves", figures=[Figure(drawn, caption), *histories])
 
 
 def _information_section(methods: Mapping[str, Any]) -> Section:
@@ -231,9 +226,18 @@ def _served_section(values: dict[str, Any]) -> Section:
         verdict = "Its weights keep the certificate."
     else:
         verdict = "**Its weights contradict the certificate.**"
+    shown = values["differencing"]
+    difference = (
+        f"Somebody who kept the release before the request identifies **{shown['found']} of the "
+        f"{shown['deleted']} deleted images** among {shown['candidates']} candidates by comparing the two "
+        f"releases' answers, nobody else known ({shown['by_chance']:.2g} by chance). Exact forgetting does "
+        "not help against that, and no certificate covers it."
+    )
     return Section(
         "The served model",
-        prose=f"The published weights, against a model retrained without the records. {verdict}",
+        prose=(
+            f"The published weights, against a model retrained without the records. {verdict} {difference}"
+        ),
         tables=[Table(("readout", "value"), rows, numeric=(1,))],
     )
 
@@ -248,10 +252,6 @@ def _spread(spread: Mapping[str, float], percent: bool = False) -> str:
 
 def _auc(verdict: Mapping[str, Any]) -> str:
     return f"{verdict['auc']:.3f}" + ("" if verdict["at_chance"] else " *")
-
-
-def _clip(values: list[float], limit: float = 15.0) -> list[float]:
-    return [min(max(v, -limit), limit) for v in values]
 
 
 def _percent(value: float) -> str:

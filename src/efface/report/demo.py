@@ -159,6 +159,7 @@ def _requests_section(values: dict[str, Any]) -> Section:
         for entry in values["requests"]
     ]
     equal = values["digests"]["forgotten"] == values["digests"]["retrained"]
+    shown = values["differencing"]
     head = ("request", "method", "images", "time", "passes", "certificate")
     return Section(
         "The requests",
@@ -170,6 +171,9 @@ def _requests_section(values: dict[str, Any]) -> Section:
             "gradient proves that, with the noise added, nobody can tell it from a retrained model "
             "better than ε says. **paper** is the published procedure, three epochs of SGD, held to the "
             "same standard; where it misses, nothing is released, and the table says by how much.\n\n"
+            "Exact is about one release. Somebody who kept the one before the request as well compares the "
+            f"two models' answers, and finds **{shown['found']} of the {shown['deleted']} deleted images** "
+            f"among {shown['candidates']} candidates, knowing nobody else. No certificate covers that.\n\n"
             f"{values['class_story']}"
         ),
         tables=[Table(head, rows, numeric=(2, 3, 4))],

@@ -34,27 +34,36 @@ POINTWISE = (
 )
 
 
-def lower(module: nn.Module, prefix: str = "") -> Layer:
+def lower(module: nn.Module, prefix: str = "", *, winograd: bool = True) -> Layer:
     """The linearised form of ``module``; whatever has no fast form becomes an OpaqueLayer.
+
+    ``winograd=False`` leaves 3 × 3 convolutions plain sums of products.
 
     Types are compared exactly: a subclass may compute something else (timm's BatchNormAct2d).
     """
     if _has_tied_weights(module):
         return OpaqueLayer(module, prefix)
     if type(module) is MirroredTail:
-        *steps, head = [lower(child, f"{prefix}{name}.") for name, child in module._modules.items()]
+        *steps, head = [
+            lower(child, f"{prefix}{name}.", winograd=winograd)
+            for name, child in module._modules.items()
+        ]
         return Chain([ViewsLayer(Chain(steps), VIEWS), head])
     if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
         # _modules, because named_children() skips the second use of a module (one ReLU for all).
         children = [(name, child) for name, child in module._modules.items() if child is not None]
-        return Chain([lower(child, f"{prefix}{name}.") for name, child in children])
+        return Chain(
+            [lower(child, f"{prefix}{name}.", winograd=winograd) for name, child in children]
+        )
     if type(module) is blocks.Residual:
         parts = (module.body, module.shortcut, module.activation)
         names = ("body", "shortcut", "activation")
-        lowered = [lower(m, f"{prefix}{n}.") for m, n in zip(parts, names, strict=True)]
+        lowered = [
+            lower(m, f"{prefix}{n}.", winograd=winograd) for m, n in zip(parts, names, strict=True)
+        ]
         return ResidualLayer(*lowered)
     if type(module) is nn.Conv2d and _is_plain(module):
-        fast = WinogradLayer if suits_winograd(module) else ConvLayer
+        fast = WinogradLayer if winograd and suits_winograd(module) else ConvLayer
         return fast(module, prefix)
     if type(module) is nn.Linear:
         return LinearLayer(module, prefix)

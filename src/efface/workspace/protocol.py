@@ -22,7 +22,7 @@ from efface.model import CURRENT, CURRENT_SCHEMA, MixedLinear
 from efface.progress import Progress
 from efface.requests import Request, RequestKind
 from efface.workspace.disk import explaining_a_full_disk, is_full, remove
-from efface.workspace.store import ROWS, Store
+from efface.workspace.store import LASTING, Store
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,7 @@ class RequestProtocol(Store):
         if intent.action is Action.FORGET:
             assert intent.request is not None
             named = arguments(intent.request)
+            named["user_part_only"] = True  # whether that was agreed to was checked when it came
             return model, model.forget(**named, guarantee=intent.guarantee, progress=progress)
         part = self._staged()
         if model.cache is not None:
@@ -133,7 +134,7 @@ class RequestProtocol(Store):
             ("private", Step.OLD_STATE_GONE),
         ):
             for path in (self.path / folder).iterdir():
-                if path.name not in (number, ROWS):
+                if path.name not in (number, *LASTING):
                     remove(path)
             sync_directory(self.path / folder)
             reach(step)
@@ -188,5 +189,5 @@ def arguments(request: Request) -> dict[str, Any]:
     if request.kind is RequestKind.EVERYTHING:
         return {"everything": True}
     if request.kind is RequestKind.IDS:
-        return {"ids": request.values}
+        return {"ids": request.values, "in_core": request.in_core}
     return {str(request.kind): request.values[0]}

@@ -28,8 +28,11 @@ from efface.certificates import (
 )
 from efface.compact.statistics import Statistics
 from efface.compact.user import CompactUser
+from efface.core_index import SCHEMA as CORE_RECORDS_SCHEMA
+from efface.core_index import CoreIndex
 from efface.forgetting import require_model_data
 from efface.ledger import Journal, Step, reach, sync_directory
+from efface.looks import looks_of
 from efface.model import CURRENT, CURRENT_SCHEMA, MixedLinear
 from efface.records import Records
 from efface.stored_rows import bucket_names
@@ -41,11 +44,12 @@ from efface.workspace.disk import file_digest, remove
 SCHEMA = "efface.workspace/2"
 STATE_SCHEMA = "efface.state/1"
 GUARANTEE_SCHEMA = "efface.guarantee/1"
-CORE_RECORDS_SCHEMA = "efface.core-records/1"
 CERTIFICATE_SCHEMA = "efface.certificate/1"
 MANIFEST_SCHEMA = "efface.manifest/1"
 STAGING, ROWS = "staging", "rows"  # folders in private/, beside that of the release
 STATE = "state.safetensors"  # weights without noise
+OWNERS_KEY = "owners.key"  # in private/: that of the hashes of core records' owners
+LASTING = (ROWS, OWNERS_KEY)  # in private/, whatever the release
 
 
 class Store:
@@ -87,6 +91,13 @@ class Store:
     def records(self) -> Records:
         """The user records that are retained, without their images."""
         return self.data.records
+
+    @property
+    def core_index(self) -> CoreIndex:
+        """Who and what is in core, and what bases and scales came from."""
+        values = files.read_json(self.path / "core-records.json", CORE_RECORDS_SCHEMA)
+        key = bytes.fromhex(files.read_text(self.path / "private" / OWNERS_KEY))
+        return CoreIndex.from_dict(values, key)
 
     @property
     def guarantee(self) -> Guarantee | None:
@@ -136,7 +147,7 @@ class Store:
         model = MixedLinear.load(self.path, module=self.module, cache=self.cache)
         data, private = self.data, self._private(self.number)
         model.guarantee, model.shifts = self.guarantee, self.shifts
-        model.history = self.history
+        model.history, model.index = self.history, self.core_index
         if isinstance(model.user, CompactUser):
             tensors = files.read_tensors(private / "statistics.safetensors")
             arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
@@ -155,7 +166,7 @@ class Store:
         number = str(self.number)
         found = [self.path / "pending.json", *self.path.glob("*.tmp")]
         for folder in ("releases", "private"):
-            found += [p for p in (self.path / folder).iterdir() if p.name not in (number, ROWS)]
+            found += [p for p in (self.path / folder).iterdir() if p.name not in (number, *LASTING)]
         found += self._unused_buckets()
         for path in (self.path / "certificates").iterdir():
             made_for = path.name.split(".")[0]
@@ -298,13 +309,13 @@ class Store:
         }
 
     def _write_core_records(self, model: MixedLinear, data: TrainingSet) -> None:
-        known = [records for records in (model.core.records, data.replay) if records is not None]
-        values = {
-            "schema": CORE_RECORDS_SCHEMA,
-            "ids": sorted({record.id for records in known for record in records}),
-            "digests": sorted({record.digest for records in known for record in records}),
-        }
-        files.write_json(self.path / "core-records.json", values)
+        sets = (model.core.records, data.replay, model.calibrated_on)
+        known = {record.digest: record for records in sets for record in records or ()}
+        looks = dict(zip(known, looks_of(known.values()), strict=True))
+        index = CoreIndex.of(sets[:2], model.calibrated_on, looks=looks)
+        files.write_bytes(self.path / "private" / OWNERS_KEY, index.key.hex().encode())
+        (self.path / "private" / OWNERS_KEY).chmod(0o600)
+        files.write_json(self.path / "core-records.json", index.to_dict(), indent=None)
 
     def _fill_cache(self, data: TrainingSet, batch_size: int = 256) -> None:
         cache, rows = self.cache, data.activations

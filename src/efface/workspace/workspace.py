@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Unpack
 
@@ -15,6 +15,7 @@ from efface.compact.user import CompactUser
 from efface.errors import EffaceError, FormatError, RecordError, RequestError
 from efface.forgetting import plan_compact, require_model_data
 from efface.ledger import Action, Intent, Step, reach
+from efface.looks import looks_of
 from efface.model import CURRENT, MixedLinear
 from efface.progress import Progress
 from efface.records import Records, Split
@@ -23,7 +24,7 @@ from efface.tangent.user import TangentUser
 from efface.training_set import TrainingSet
 from efface.workspace.disk import explaining_a_full_disk, remove
 from efface.workspace.protocol import RequestProtocol, Result
-from efface.workspace.store import CORE_RECORDS_SCHEMA, first_certificate
+from efface.workspace.store import first_certificate
 
 # What `overwrite` deletes: CURRENT first, so that a half-deleted workspace is none, and never the
 # journal, because what was forgotten stays refused. user.safetensors is that of a plain saved model.
@@ -51,6 +52,8 @@ class Preview:
     num_forgotten: int
     num_retained: int
     ids: tuple[str, ...]
+    num_in_core: int = 0
+    num_people: int = 0
 
 
 class Workspace(RequestProtocol):
@@ -92,6 +95,7 @@ class Workspace(RequestProtocol):
         """
         self = cls(path, module)
         data = model.complete(require_model_data(model.data))
+        data = replace(data, looks=data.looks or looks_of(data.records))
         with files.locked(self.path / "lock"):
             if (self.path / CURRENT).exists() and not overwrite:
                 fix = "choose another folder, or overwrite it."
@@ -129,23 +133,28 @@ class Workspace(RequestProtocol):
 
     # --- requests ---------------------------------------------------------------------------------
 
-    def preview(self, **whom: Unpack[Whom]) -> Preview:
+    def preview(self, *, user_part_only: bool = False, **whom: Unpack[Whom]) -> Preview:
         """What :meth:`forget` would do, from the records alone; nothing is changed."""
         request = Request.of(**whom)
         with self._holding():
+            staying = self.core_index.check(request, user_part_only=user_part_only)
             gone = self._named(request)
-            return Preview(len(gone), len(self.data) - len(gone), gone.ids)
+            retained, people = len(self.data) - len(gone), len(set(gone.owners))
+            return Preview(len(gone), retained, gone.ids, staying, people)
 
     def forget(
         self,
         *,
         guarantee: Guarantee | None = None,
+        user_part_only: bool = False,
         progress: Progress | None = None,
         **whom: Unpack[Whom],
     ) -> Result:
         """Forget some records, publish the new release, delete what is left of them.
 
-        ``whom`` is one of ``ids=``, ``owner=``, ``cohort=``, ``label=`` or ``everything=True``.
+        ``whom`` is one of ``ids=``, ``owner=``, ``cohort=``, ``label=`` or ``everything=True``. An owner or
+        cohort with core records is refused, since these stay; ``user_part_only`` forgets the others, and
+        the certificate says how many stay.
 
         An error before the release is published changes nothing. Once the intent is on disk a crash
         does not lose the request: opening the workspace finishes it. ``guarantee`` takes the place of
@@ -153,6 +162,7 @@ class Workspace(RequestProtocol):
         """
         request = Request.of(**whom)
         with self._working():
+            self.core_index.check(request, user_part_only=user_part_only)
             gone = self._named(request)
             if len(gone) == len(self.records):
                 guarantee = None  # the weights will be 0
@@ -171,6 +181,7 @@ class Workspace(RequestProtocol):
             restored = self._check_new(records, allow_reingest)
             model = MixedLinear.load(self.path, module=self.module)
             part = model.stage(Records(records, model.classes), progress=progress)
+            part = replace(part, looks=looks_of(part.records))
             with explaining_a_full_disk("nothing was changed.", "free some space, add them again."):
                 self._stage(part)
             reach(Step.STAGED)
@@ -227,9 +238,9 @@ class Workspace(RequestProtocol):
     def _named(self, request: Request) -> Records:
         """The records a request is about; an unknown name may be one that is forgotten already."""
         data = self.data
-        core = files.read_json(self.path / "core-records.json", CORE_RECORDS_SCHEMA)
+        core = self.core_index.ids | data.core_ids
         try:
-            positions = request.positions(data.records, core={*core["ids"], *data.core_ids})
+            positions = request.positions(data.records, core=core)
         except RequestError as error:
             if not self.forgotten:
                 raise
@@ -242,8 +253,8 @@ class Workspace(RequestProtocol):
         if len(records) == 0:
             raise RequestError("there are no records to add.", "check the data and its split.")
         known = {record.id for record in self.records}
-        core = files.read_json(self.path / "core-records.json", CORE_RECORDS_SCHEMA)
-        core_ids, core_digests = set(core["ids"]), set(core["digests"])
+        index = self.core_index
+        core_ids = index.ids
         for record in records:
             if record.split is not Split.USER:
                 fix = "add user records only; core data is fixed when the core is trained."
@@ -251,12 +262,10 @@ class Workspace(RequestProtocol):
             if record.id in known or record.id in core_ids:
                 fix = "take it out of the data, or give it another id."
                 raise RecordError(record.id, "is in the workspace already.", fix)
-            if record.digest in core_digests:
-                fix = "core data cannot be forgotten: do not add it as user data."
-                raise RecordError(record.id, "the same image is core data.", fix)
             if record.label not in self.settings["classes"]:
                 fix = "train a new model with this class."
                 raise RecordError(record.id, f"label {record.label!r} is none of the core's.", fix)
+        index.check_new(records)
         return self.check_forgotten(records, allow_reingest=allow_reingest)
 
     def check_forgotten(self, *sets: Records | None, allow_reingest: bool) -> tuple[str, ...]:
