@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from efface import blocks, files
+from efface import blocks, files, saved
 from efface.activations import ActivationCache, Activations
 from efface.backbone import Backbone, forward_ad_kernels, load_backbone
 from efface.digests import tensors_digest
@@ -57,6 +57,7 @@ class Core:
         preprocess: Preprocess | None = None,
         seed: int = 0,
         source: dict[str, Any] | None = None,
+        spec: str = "module",
     ) -> None:
         if len(set(classes)) != len(classes) or len(classes) < 2:
             raise EffaceError(
@@ -70,6 +71,7 @@ class Core:
             preprocess=preprocess,
             source=source,
             seed=seed,
+            spec=spec,
         )
         self.backbone, self.classes, self.linearize = loaded, tuple(classes), linearize
         self.leaky_slope, self.fold, self.seed = leaky_slope, fold_batchnorm, seed
@@ -396,32 +398,36 @@ class Core:
 
     @classmethod
     def load(cls, directory: Path | str, module: nn.Module | None = None) -> Core:
-        """Read a saved core; ``module`` is needed only if the backbone was an nn.Module object."""
+        """Read a saved core; ``module`` is needed only if the backbone was an nn.Module object or code.
+
+        Files are data: no code that they name is run (see ``saved``), and nothing is built before the
+        digests are checked.
+        """
         directory = Path(directory)
         values = files.read_json(directory / "core.json", SCHEMA)
+        changed = FormatError(
+            f"the core in {directory.name} does not have the digest it was saved with.",
+            "restore the files from a copy; they were changed after saving.",
+        )
         try:
+            saved.check_core(values, module_given=module is not None)
+            tensors = files.read_tensors(directory / "core.safetensors")
+            if not _has_digests(values, tensors):
+                raise changed
+            saved.check_size(values, sum(tensor.numel() for tensor in tensors.values()))
             core = cls._build(values, module)
         except (KeyError, TypeError) as error:
             raise FormatError(
                 f"core.json in {directory.name} is not as it was saved: {error!r}.",
                 "restore the files from a copy.",
             ) from error
-        core.load_tensors(files.read_tensors(directory / "core.safetensors"))
-        kept = tensors_digest(core.statistics) if core.statistics else None
-        if core.digest != values["digest"] or kept != values.get("statistics_digest"):
-            raise FormatError(
-                f"the core in {directory.name} does not have the digest it was saved with.",
-                "restore the files from a copy; they were changed after saving.",
-            )
+        core.load_tensors(tensors)
+        if core.digest != values["digest"]:
+            raise changed
         return core
 
     @classmethod
     def _build(cls, values: dict[str, Any], module: nn.Module | None) -> Core:
-        if values["backbone"] == "module" and module is None:
-            raise FormatError(
-                "this core was built from an nn.Module object.",
-                "pass it again: load(path, module=…).",
-            )
         return cls(
             module if module is not None else values["backbone"],
             classes=values["classes"],
@@ -432,6 +438,7 @@ class Core:
             preprocess=Preprocess.from_dict(values["preprocess"]),
             seed=values["seed"],
             source=values["source"] or None,
+            spec=values["backbone"],
         )
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
@@ -450,6 +457,17 @@ class Core:
             f"Core({self.backbone.spec!r}, {len(self.classes)} classes, "
             f"linearize={self.linearize!r}, digest={self.digest[:12]})"
         )
+
+
+def _has_digests(values: dict[str, Any], tensors: dict[str, Tensor]) -> bool:
+    """Whether weights and settings are those that were saved, from the files alone."""
+    beside = ("digest", "statistics_digest")
+    settings = {name: value for name, value in values.items() if name not in beside}
+    kept = {name: tensor for name, tensor in tensors.items() if name.startswith(STATISTICS)}
+    weights = {name: tensor for name, tensor in tensors.items() if name not in kept}
+    found = tensors_digest(kept) if kept else None
+    same = tensors_digest(weights, settings) == values["digest"]
+    return same and found == values.get("statistics_digest")
 
 
 def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from efface.commands.output import JsonFlag, ModelPath, finish, percent, table
+from efface.commands.output import JsonFlag, ModelPath, TrustModule, finish, percent, table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,12 +26,13 @@ def evaluate(
     model: ModelPath,
     data: Annotated[str, typer.Argument(help="Labelled data, as for train.")],
     split: Annotated[str, typer.Option(help="core, user, test or all.")] = "test",
+    trust_module: TrustModule = None,
     json: JsonFlag = False,
 ) -> None:
     """Accuracy on labelled data: overall, for each class, and the confusions of the worst classes."""
     from efface.commands.inputs import load_model, read_labelled
 
-    loaded = load_model(model)
+    loaded = load_model(model, trust_module)
     records = read_labelled(loaded, model, data, split)
     labels = [record.label for record in records]
     values = {"model": str(model), "split": split, **measure(labels, loaded.predict(records))}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from efface.commands.output import JsonFlag, finish, table
+from efface.commands.output import JsonFlag, TrustModule, finish, table
 from efface.progress import mode_for, show
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def forget(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say which records would be forgotten.")
     ] = False,
+    trust_module: TrustModule = None,
     json: JsonFlag = False,
 ) -> None:
     """Forget records: the new model is published, and everything derived from them is deleted.
@@ -52,9 +53,10 @@ def forget(
     Killed at any point, the request is finished by the next command (or by efface resume). Exit code 3,
     and nothing published, when the guarantee was not reached.
     """
+    from efface.backbone import trusted_module
     from efface.workspace import Workspace
 
-    opened = Workspace.open(workspace)
+    opened = Workspace.open(workspace, module=trusted_module(trust_module))
     named = _named(owner, ids, id_, cohort, label, everything)
     if dry_run:
         preview = opened.preview(**named)

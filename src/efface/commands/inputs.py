@@ -117,11 +117,12 @@ def _channels(model: MixedLinear) -> str:
     return Channels.of_count(model.core.backbone.preprocess.channels)
 
 
-def load_model(path: Path) -> MixedLinear:
+def load_model(path: Path, trust_module: str | None = None) -> MixedLinear:
+    from efface.backbone import trusted_module
     from efface.model import MixedLinear
 
     if not path.is_dir():
         raise FormatError(
             f"{path} is not a model folder.", "give a folder written by efface train."
         )
-    return MixedLinear.load(path)
+    return MixedLinear.load(path, module=trusted_module(trust_module))

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 JsonFlag = Annotated[
     bool, typer.Option("--json", help="Print one JSON object on stdout, and nothing else there.")
 ]
+TRUST = "Run this code, module.path:callable, to build the network of a model made with torch:…"
+TrustModule = Annotated[str | None, typer.Option(help=TRUST)]
 ModelPath = Annotated[Path, typer.Argument(help="A folder written by `efface train`.")]
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from efface.commands.output import JsonFlag, ModelPath, finish, table
+from efface.commands.output import JsonFlag, ModelPath, TrustModule, finish, table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,6 +31,7 @@ def predict(
         str, typer.Option(help="Of data with splits: core, user, test or all.")
     ] = "all",
     top: Annotated[int, typer.Option(min=1, help="Classes to list for each image.")] = 3,
+    trust_module: TrustModule = None,
     json: JsonFlag = False,
 ) -> None:
     """Predict the class of images.
@@ -40,7 +41,7 @@ def predict(
     """
     from efface.commands.inputs import load_model, read_unlabelled
 
-    loaded = load_model(model)
+    loaded = load_model(model, trust_module)
     records = read_unlabelled(loaded, images, split)
     predictions = _predictions(loaded, records, top)
     values = {"model": str(model), "predictions": predictions}

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from efface.commands.forget import WorkspacePath
-from efface.commands.output import JsonFlag, finish, table, warn
+from efface.commands.output import JsonFlag, TrustModule, finish, table, warn
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from efface.model import MixedLinear
     from efface.records import Records
 
 EXAMPLES = """\
@@ -36,6 +37,7 @@ def scan(
         list[str] | None, typer.Option(help="SHA-256 of an image's content; repeatable.")
     ] = None,
     image: Annotated[list[Path] | None, typer.Option(help="An image file; repeatable.")] = None,
+    trust_module: TrustModule = None,
     json: JsonFlag = False,
 ) -> None:
     """Search every file of a workspace for records: features, pixels, names, digests, old releases.
@@ -43,11 +45,19 @@ def scan(
     With the images (DATA or --image) what the model would store of them is computed and searched for,
     byte by byte; without, only names and digests are. Exit code 0 if nothing is left, 3 if something is.
     """
+    from efface.backbone import trusted_module
+    from efface.commands.inputs import load_model
     from efface.scan import scan as look
 
-    records = _records(workspace, data, owner or [], id_ or [], digest or [], image or [])
+    wanted = (owner or [], id_ or [], digest or [], image or [])
+    records = _records(load_model(workspace, trust_module), workspace, data, *wanted)
     found = look(
-        workspace, records=records, ids=id_ or [], owners=owner or [], digests=digest or []
+        workspace,
+        records=records,
+        ids=id_ or [],
+        owners=owner or [],
+        digests=digest or [],
+        module=trusted_module(trust_module),
     )
     for text in found.not_searched:
         warn(f"not searched for {text}")
@@ -67,6 +77,7 @@ def scan(
 
 
 def _records(
+    model: MixedLinear,
     folder: Path,
     data: str | None,
     owners: Sequence[str],
@@ -75,10 +86,9 @@ def _records(
     images: Sequence[Path],
 ) -> Records:
     """The records that are meant, with their images, as far as these are at hand."""
-    from efface.commands.inputs import load_model, read_labelled, read_unlabelled
+    from efface.commands.inputs import read_labelled, read_unlabelled
     from efface.records import Records
 
-    model = load_model(folder)
     found = Records([], model.classes)
     if images:
         found = read_unlabelled(model, [str(path) for path in images], "all")

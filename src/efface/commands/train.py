@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from efface.commands.output import JsonFlag, finish, percent, table, warn
+from efface.commands.output import JsonFlag, TrustModule, finish, percent, table, warn
 from efface.errors import EffaceError
 from efface.progress import Mode, mode_for, show
 
@@ -96,6 +96,7 @@ def train(
     print_config: Annotated[
         bool, typer.Option("--print-config", help="Only print the resolved config as TOML.")
     ] = False,
+    trust_module: TrustModule = None,
     json: JsonFlag = False,
 ) -> None:
     """Train a core on core data, then fit the user part on user data.
@@ -128,6 +129,8 @@ def train(
             "output.cache": None if cache is None else str(cache),
         },
     )
+    if backbone is None:
+        _check_trust(settings.core.backbone, trust_module)
     if print_config:
         print(to_toml(settings), end="")
         return
@@ -144,6 +147,14 @@ def train(
     replaced = {"overwrite": overwrite, "allow_reingest": allow_reingest}
     values = _run(settings, core, records, mode_for(as_json=json), replaced)
     finish(values, as_json=json, render=lambda console: _render(console, values))
+
+
+def _check_trust(backbone: str, trusted: str | None) -> None:
+    """Code that a config file names runs only if it is named on the command line as well."""
+    kind, _, name = backbone.partition(":")
+    if kind == "torch" and (trusted or "").removeprefix("torch:") != name:
+        fix = "if you trust that code, name it: --trust-module NAME, or --backbone torch:NAME."
+        raise EffaceError(f"the config's backbone is code, {name!r}.", fix)
 
 
 def _check_folder(folder: Path, overwrite: bool) -> None:
