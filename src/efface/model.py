@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Unpack
@@ -39,7 +39,7 @@ from efface.training_set import TrainingSet
 
 SCHEMA = "efface.model/1"
 CURRENT = "CURRENT"  # in a workspace: the file that names the published release
-CURRENT_SCHEMA = "efface.current/1"
+CURRENT_SCHEMA = "efface.current/2"
 
 
 class MixedLinear:
@@ -400,12 +400,14 @@ class MixedLinear:
         """
         directory = Path(directory)
         while True:
-            release = current_release(directory)
+            published = current(directory)
+            root, release = (directory,) * 2 if published is None else published.folders(directory)
             try:
-                return cls._load(directory, release or directory, module, cache)
-            except (FormatError, FileNotFoundError):
-                # A request may have published another release, and deleted this one, in the meantime.
-                if current_release(directory) == release:
+                return cls._load(root, release, module, cache)
+            except Exception:
+                # A request may have published another release, and deleted this one, in the meantime:
+                # then whatever was raised (a file that vanished while it was read) means nothing.
+                if current(directory) == published:
                     raise
 
     @classmethod
@@ -445,12 +447,29 @@ def _kept(outcome: Outcome) -> Solution | None:
     return replace(outcome.solution, value=outcome.state)
 
 
-def current_release(directory: Path) -> Path | None:
-    """The folder of the published release if ``directory`` is a workspace, else None."""
+@dataclass(frozen=True)
+class Current:
+    """What CURRENT names: the number of the published release, and that of the core it belongs to."""
+
+    release: int
+    core: int
+
+    def folders(self, directory: Path) -> tuple[Path, Path]:
+        return directory / "core" / str(self.core), directory / "releases" / str(self.release)
+
+
+def current(directory: Path) -> Current | None:
+    """What is published if ``directory`` is a workspace, else None."""
     if not (directory / CURRENT).is_file():
         return None
     values = files.read_json(directory / CURRENT, CURRENT_SCHEMA)
-    return directory / "releases" / str(values["release"])
+    numbers = [values.get(name) for name in ("release", "core")]
+    if not all(type(number) is int and number > 0 for number in numbers):  # never a path
+        message = (
+            f"{CURRENT} in {directory} names release {numbers[0]!r:.80}, core {numbers[1]!r:.80}."
+        )
+        raise FormatError(message, "restore it from a copy: both are numbers.")
+    return Current(*numbers)  # type: ignore[arg-type]
 
 
 USER_PARTS: dict[str, Any] = {"compact": CompactUser, "tangent": TangentUser}

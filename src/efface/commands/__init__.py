@@ -17,6 +17,7 @@ REGISTRY = (
     "add",
     "plan",
     "resume",
+    "cancel",
     "verify",
     "scan",
     "audit",

@@ -56,7 +56,7 @@ def forget(
     from efface.backbone import trusted_module
     from efface.workspace import Workspace
 
-    opened = Workspace.open(workspace, module=trusted_module(trust_module))
+    opened = Workspace.open(workspace, module=trusted_module(trust_module), recover=not dry_run)
     named = _named(owner, ids, id_, cohort, label, everything)
     if dry_run:
         preview = opened.preview(**named)

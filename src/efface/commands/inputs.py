@@ -37,8 +37,10 @@ def read_labelled(model: MixedLinear, folder: Path, spec: str, split: str) -> Re
 
 def _trained_on(folder: Path) -> DataConfig | None:
     from efface.config import load_config
+    from efface.model import current
 
-    path = folder / "config.toml"
+    published = current(folder)
+    path = (folder if published is None else published.folders(folder)[0]) / "config.toml"
     return load_config(path).data if path.is_file() else None
 
 

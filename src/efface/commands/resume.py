@@ -14,7 +14,7 @@ def resume(
 ) -> None:
     """Finish the request that was running when the machine stopped, if there is one.
 
-    Every other command that changes a workspace does so first, too.
+    Every other command that changes a workspace does so first, too. efface cancel calls it off instead.
     """
     from efface.backbone import trusted_module
     from efface.workspace import Workspace

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from efface.commands.forget import WorkspacePath
-from efface.commands.output import JsonFlag, TrustModule, finish, table, warn
+from efface.commands.output import JsonFlag, TrustModule, cell, finish, plain, table, warn
+from efface.errors import RequestError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,7 +44,8 @@ def scan(
     """Search every file of a workspace for records: features, pixels, names, digests, old releases.
 
     With the images (DATA or --image) what the model would store of them is computed and searched for,
-    byte by byte; without, only names and digests are. Exit code 0 if nothing is left, 3 if something is.
+    byte by byte; without, only names and digests are. A file that the workspace does not own is a finding.
+    Exit code 0 if nothing is left, 3 if something is, 2 for an owner or id that the data does not know.
     """
     from efface.backbone import trusted_module
     from efface.commands.inputs import load_model
@@ -93,9 +95,12 @@ def _records(
     if images:
         found = read_unlabelled(model, [str(path) for path in images], "all")
     if data is not None:
-        meant = read_labelled(model, folder, data, "user").where(
-            lambda r: r.owner in owners or r.id in ids or r.digest in digests
-        )
+        user = read_labelled(model, folder, data, "user")
+        for name in (*owners, *ids):
+            if name not in {*user.owners, *user.ids}:
+                fix = "check the spelling: what is not known cannot be looked for."
+                raise RequestError(f"no user record of {data} has owner or id {name!r}.", fix)
+        meant = user.where(lambda r: r.owner in owners or r.id in ids or r.digest in digests)
         found = found + meant
     return found
 
@@ -103,14 +108,14 @@ def _records(
 def _render(console: Console, values: dict[str, Any]) -> None:
     console.print(f"{len(values['files'])} files searched for {values['num_patterns']} patterns:")
     for name in values["files"]:
-        console.print(f"  {name}", style="dim", markup=False, soft_wrap=True)
+        console.print(f"  {plain(name)}", style="dim", markup=False, soft_wrap=True)
     if values["findings"]:
         rows = table("found in", "what", "how")
         for finding in values["findings"]:
-            rows.add_row(finding["file"], finding["what"], finding["how"])
+            rows.add_row(*(cell(finding[name]) for name in ("file", "what", "how")))
         console.print(rows)
     if values["kept"]:
-        text = f"{len(values['kept'])} content digests in the journal, to refuse the images later"
+        text = f"{len(values['kept'])} keyed digests are kept, to refuse the images later"
         console.print(text, soft_wrap=True)
     verdict = f"{len(values['findings'])} remains" if values["findings"] else "nothing is left"
     console.print(verdict, style="bold red" if values["findings"] else "bold green")

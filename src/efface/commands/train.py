@@ -158,12 +158,11 @@ def _check_trust(backbone: str, trusted: str | None) -> None:
 
 
 def _check_folder(folder: Path, overwrite: bool) -> None:
-    # model.json alone is what a run that was cut short leaves behind
-    finished = any((folder / name).exists() for name in ("CURRENT", "user.safetensors"))
-    if finished and not overwrite:
-        raise EffaceError(
-            f"there already is a model in {folder}.", "choose another --out, or add --overwrite."
-        )
+    """All that can be known before training: whose folder it is, and whether it can be written."""
+    from efface.workspace.founding import check_folder, check_writable
+
+    check_folder(folder, overwrite=overwrite)
+    check_writable(folder)
 
 
 def _check_reingest(folder: Path, records: Records, allowed: bool) -> None:

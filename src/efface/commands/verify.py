@@ -46,7 +46,7 @@ def verify(
     from efface.verification import all_checks
     from efface.workspace import Workspace
 
-    opened = Workspace.open(workspace, module=trusted_module(trust_module))
+    opened = Workspace.open(workspace, module=trusted_module(trust_module), recover=False)
     checks = list(all_checks(opened, retrain=retrain, images=from_images))
     values = {
         "workspace": str(workspace),
