@@ -62,7 +62,7 @@ class Core:
         if len(set(classes)) != len(classes) or len(classes) < 2:
             raise EffaceError(
                 f"need at least two distinct classes, got {list(classes)[:5]}.",
-                "pass classes=records.classes.",
+                "give data of two classes or more (in Python: classes=records.classes).",
             )
         named = linearize not in ("head", "last-block", "last-stage", "all")
         loaded = load_backbone(

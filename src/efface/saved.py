@@ -146,7 +146,7 @@ def plain_config(config: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(family, str) or family not in FAMILIES:
         raise FormatError(
             f"{family!r} is not a family of networks that efface builds.",
-            f"use one of {', '.join(FAMILIES)}, or pass the network itself: module=…",
+            f"use one of {', '.join(FAMILIES)}, or pass the network itself, in Python.",
         )
     chosen = {name: config[name] for name in sorted(FAMILIES[family]) if name in config}
     for name, value in chosen.items():
@@ -240,7 +240,9 @@ def _require_module(spec: str, given: bool) -> None:
         return
     if spec == "module":
         message = "this core was built from an nn.Module object."
-        raise FormatError(message, "pass it again: load(path, module=…).")
+        raise FormatError(
+            message, "pass it again, in Python: load(path, module=…); commands cannot."
+        )
     name = spec.partition(":")[2]
     raise FormatError(
         f"this core is built by code, {name!r:.200}, and a model's files do not get to run code.",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from efface.commands.forget import WorkspacePath
-from efface.commands.output import JsonFlag, TrustModule, finish, table
+from efface.commands.output import JsonFlag, TrustModule, finish, plain, table
 from efface.errors import EffaceError
 from efface.progress import Progress, mode_for, part, show
 
@@ -148,7 +148,7 @@ def _render(console: Console, values: dict[str, Any]) -> None:
         console.print(line, style="bold red", soft_wrap=True)
     if values["ok"]:
         console.print("nothing here contradicts the certificate", style="bold green")
-    console.print(f"report: {values['report']}", style="bold", markup=False, soft_wrap=True)
+    console.print(f"report: {plain(values['report'])}", style="bold", markup=False, soft_wrap=True)
 
 
 def _verdicts(values: dict[str, Any]) -> list[str]:

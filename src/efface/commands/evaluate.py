@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from efface.commands.output import JsonFlag, ModelPath, TrustModule, finish, percent, table
+from efface.commands.output import JsonFlag, ModelPath, TrustModule, cell, finish, percent, table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -81,14 +81,12 @@ def wilson(correct: int, n: int, z: float = 1.959964) -> tuple[float, float]:
 
 
 def _render(console: Console, values: dict[str, Any]) -> None:
-    from rich.markup import escape
-
     rows = table("class", "records", "accuracy", "taken for", right=(1, 2))
     for name, entry in values["per_class"].items():
         mixed = [c for c in values["confusions"] if c["class"] == name]
         taken = ", ".join(f"{c['taken_for']} × {c['num_records']}" for c in mixed)
-        cells = (escape(name), str(entry["num_records"]), percent(entry["accuracy"]))
-        rows.add_row(*cells, escape(taken))
+        cells = (cell(name), str(entry["num_records"]), percent(entry["accuracy"]))
+        rows.add_row(*cells, cell(taken))
     console.print(rows)
     low, high = values["interval_95"]
     console.print(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from efface.commands.output import JsonFlag, TrustModule, finish, table
+from efface.commands.output import JsonFlag, TrustModule, finish, plain, table, warn
 from efface.progress import mode_for, show
 
 if TYPE_CHECKING:
@@ -60,6 +60,8 @@ def forget(
     named = _named(owner, ids, id_, cohort, label, everything)
     if dry_run:
         preview = opened.preview(**named)
+        for note in preview.notes:
+            warn(note)
         values = {
             "workspace": str(workspace),
             "dry_run": True,
@@ -105,6 +107,8 @@ KEPT = {
 def report(result: Result, workspace: Path, *, as_json: bool) -> None:
     """The outcome of a request, with its certificate."""
     certificate = result.certificate
+    for note in result.notes:
+        warn(note)
     values = {
         "workspace": str(workspace),
         "action": str(result.action),
@@ -134,7 +138,7 @@ def render(console: Console, values: Mapping[str, Any]) -> None:
         text = "no certificate: nothing has been forgotten yet, so there is nothing to hide"
         console.print(text, style="dim")
     place = f"release {values['release']} of {values['workspace']} is published"
-    console.print(place, style="bold", markup=False, soft_wrap=True)
+    console.print(plain(place), style="bold", markup=False, soft_wrap=True)
 
 
 def lines(certificate: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -190,5 +194,5 @@ def _render_preview(console: Console, values: Mapping[str, Any]) -> None:
     shown = values["ids"][:10]
     more = len(values["ids"]) - len(shown)
     text = ", ".join(shown) + (f" and {more} more" if more else "")
-    console.print(text, markup=False, soft_wrap=True)
+    console.print(plain(text), markup=False, soft_wrap=True)
     console.print("dry run: nothing was changed", style="dim")

@@ -77,6 +77,7 @@ def _records_of(model: MixedLinear, item: str, split: str) -> list[Record]:
     from efface.readers.layouts import recognise
     from efface.readers.metadata import METADATA_NAMES
     from efface.records import Records
+    from efface.regular import objection
 
     path, label = Path(item).expanduser(), model.classes[0]
     if _is_image(path) or (path.is_file() and not _is_data(path)):
@@ -84,7 +85,8 @@ def _records_of(model: MixedLinear, item: str, split: str) -> list[Record]:
     listed = path.is_dir() and any((path / name).is_file() for name in METADATA_NAMES)
     plain = path.is_dir() and not listed and not any(path.glob("*.parquet"))
     if plain and recognise(path) is None:
-        files = sorted(file for file in path.rglob("*") if file.is_file() and _is_image(file))
+        found = (file for file in path.rglob("*") if file.is_file() and _is_image(file))
+        files = sorted(file for file in found if objection(path, file) is None)
         return [_record(file, label) for file in files]
     records = choose(Records.open(item, channels=_channels(model)), split)
     return [replace(record, label=label) for record in records]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from efface.commands.output import JsonFlag, ModelPath, TrustModule, finish, table
+from efface.commands.output import JsonFlag, ModelPath, TrustModule, cell, finish, table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -63,10 +63,8 @@ def _predictions(model: MixedLinear, records: Records, top: int) -> list[dict[st
 
 
 def _render(console: Console, predictions: list[dict[str, Any]]) -> None:
-    from rich.markup import escape
-
     rows = table("image", "class", "scores")
     for entry in predictions:
         scores = ", ".join(f"{name} {score:.2f}" for name, score in entry["scores"].items())
-        rows.add_row(escape(entry["id"]), f"[bold]{escape(entry['label'])}[/bold]", escape(scores))
+        rows.add_row(cell(entry["id"]), f"[bold]{cell(entry['label'])}[/bold]", cell(scores))
     console.print(rows)

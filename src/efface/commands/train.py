@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from efface.commands.output import JsonFlag, TrustModule, finish, percent, table, warn
+from efface.commands.output import JsonFlag, TrustModule, finish, percent, plain, table, warn
 from efface.errors import EffaceError
 from efface.progress import Mode, mode_for, show
 
@@ -94,7 +94,8 @@ def train(
         bool, typer.Option("--dry-run", help="Only say what it would take.")
     ] = False,
     print_config: Annotated[
-        bool, typer.Option("--print-config", help="Only print the resolved config as TOML.")
+        bool,
+        typer.Option("--print-config", help="Only print the resolved config as TOML, or JSON."),
     ] = False,
     trust_module: TrustModule = None,
     json: JsonFlag = False,
@@ -132,7 +133,10 @@ def train(
     if backbone is None:
         _check_trust(settings.core.backbone, trust_module)
     if print_config:
-        print(to_toml(settings), end="")
+        if json:
+            finish(settings.model_dump(mode="json"), as_json=True, render=lambda _: None)
+        else:
+            print(to_toml(settings), end="")
         return
     if not dry_run:
         _check_folder(Path(settings.output.dir), overwrite)
@@ -327,7 +331,7 @@ def _render(console: Console, values: Mapping[str, Any]) -> None:
             f"{compact['values']:,} numbers at the end of their range",
             soft_wrap=True,
         )
-    console.print(f"model: {values['model']}", style="bold", markup=False, soft_wrap=True)
+    console.print(f"model: {plain(values['model'])}", style="bold", markup=False, soft_wrap=True)
 
 
 # Only saying what it would take.
@@ -363,5 +367,5 @@ def _render_plan(console: Console, values: Mapping[str, Any]) -> None:
         rows.add_row("files set aside", f"{values['skipped']:,}")
     console.print(rows)
     for note in values["notes"]:
-        console.print(f"note: {note}", markup=False)
+        console.print(f"note: {plain(note)}", markup=False)
     console.print("dry run: nothing was trained or written", style="dim")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from efface.commands.forget import WorkspacePath
-from efface.commands.output import JsonFlag, TrustModule, finish, table
+from efface.commands.output import JsonFlag, TrustModule, cell, finish, table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -63,7 +63,7 @@ def _render(console: Console, values: dict[str, Any]) -> None:
     rows = table("check", "", "detail")
     rows.columns[2].overflow = "fold"
     for check in values["checks"]:
-        rows.add_row(check["name"], STATES[check["ok"]], check["detail"])
+        rows.add_row(check["name"], STATES[check["ok"]], cell(check["detail"]))
     console.print(rows)
     partly = any(check["ok"] is None for check in values["checks"])
     good = "all that can be checked does" if partly else "everything checks"

@@ -31,10 +31,15 @@ def unpack(archive: Path, folder: Path) -> None:
 
 
 def _untar(archive: Path, folder: Path) -> None:
+    """Files and folders alone: Python's own filter lets links lead out (CVE-2025-4517, before 3.11.13)."""
     if not hasattr(tarfile, "data_filter"):
         raise EffaceError("this Python cannot unpack tar files safely.", "use 3.11.4 or newer.")
     with tarfile.open(archive) as tar:
-        tar.extractall(folder, filter="data")
+        members = tar.getmembers()
+        for member in members:
+            if not (member.isreg() or member.isdir()) or _leads_out(member.name):
+                raise _unsafe(archive, member.name)
+        tar.extractall(folder, members, filter="data")
 
 
 def _unzip(archive: Path, folder: Path) -> None:
@@ -46,11 +51,15 @@ def _unzip(archive: Path, folder: Path) -> None:
 
 def _check(archive: Path, member: zipfile.ZipInfo) -> None:
     """zipfile would bend such names into harmless ones, but an archive that has them is not to be used."""
-    name = PurePosixPath(member.filename.replace("\\", "/"))
-    outside = (
-        name.is_absolute() or ".." in name.parts or any(":" in part for part in name.parts[:1])
-    )
-    if outside or stat.S_ISLNK(member.external_attr >> 16):
-        raise FormatError(
-            f"{archive.name} has an unsafe member ({member.filename!r} leads out of it).", FIX
-        )
+    if _leads_out(member.filename) or stat.S_ISLNK(member.external_attr >> 16):
+        raise _unsafe(archive, member.filename)
+
+
+def _leads_out(filename: str) -> bool:
+    name = PurePosixPath(filename.replace("\\", "/"))
+    drive = any(":" in part for part in name.parts[:1])
+    return name.is_absolute() or ".." in name.parts or drive or "\0" in filename
+
+
+def _unsafe(archive: Path, name: str) -> FormatError:
+    return FormatError(f"{archive.name} has an unsafe member ({name!r:.200} leads out of it).", FIX)

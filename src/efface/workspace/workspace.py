@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Unpack
 
@@ -18,6 +18,7 @@ from efface.errors import EffaceError, RecordError, RequestError
 from efface.forgetting import plan_compact, require_model_data
 from efface.ledger import Action, Intent, Step, reach, sync_directory
 from efface.model import Current, MixedLinear, current
+from efface.names import meant
 from efface.progress import Progress
 from efface.records import Records, Split
 from efface.requests import Request, Whom
@@ -168,10 +169,10 @@ class Workspace(RequestProtocol):
 
     def preview(self, **whom: Unpack[Whom]) -> Preview:
         """What :meth:`forget` would do, from the records alone; nothing is changed."""
-        request = Request.of(**whom)
         with self._holding():
+            request, notes = meant(Request.of(**whom), self.records.owners)
             gone = self._named(request)
-            return Preview(len(gone), len(self.data) - len(gone), gone.ids)
+            return Preview(len(gone), len(self.data) - len(gone), gone.ids, notes)
 
     def forget(
         self,
@@ -190,6 +191,7 @@ class Workspace(RequestProtocol):
         """
         request = Request.of(**whom)
         with self._working():
+            request, notes = meant(request, self.records.owners)
             gone = self._named(request)
             if len(gone) == len(self.records):
                 guarantee = None  # the weights will be 0
@@ -198,7 +200,7 @@ class Workspace(RequestProtocol):
             else:
                 guarantee = guarantee or self.guarantee or self._planned(1.0, 1e-5, None)
             intent = Intent(self.number + 1, Action.FORGET, gone.digests, request, guarantee)
-            return self._accept(intent, progress)
+            return replace(self._accept(intent, progress), notes=notes)
 
     def add(
         self, records: Records, *, allow_reingest: bool = False, progress: Progress | None = None
@@ -283,6 +285,9 @@ class Workspace(RequestProtocol):
         try:
             positions = request.positions(data.records, core={*core["ids"], *data.core_ids})
         except RequestError as error:
+            _, notes = meant(request, data.records.owners)
+            if notes:
+                raise RequestError(error.message, f"{error.fix} {'; '.join(notes)}.") from None
             if not self.forgotten:
                 raise
             hint = "if it was forgotten, nothing is left to do: names of forgotten records are not kept."
