@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from efface.errors import EffaceError, FormatError
-from efface.files import PRIVATE, make_folder, mode_in, write_bytes
+from efface.files import PRIVATE, make_folder, mode_in, set_mode, write_bytes
 from efface.saved import is_digest
 
 
@@ -188,7 +188,7 @@ class ActivationCache:
         size = self._capacity * self._row_bytes
         handle = os.open(self._rows_path, os.O_RDWR | os.O_CREAT, PRIVATE)
         try:
-            os.fchmod(handle, mode_in(self.path))
+            set_mode(handle, mode_in(self.path))
             os.ftruncate(handle, size)
             if size and hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(handle, 0, size)

@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from efface.errors import FormatError
+from efface.errors import EffaceError, FormatError
 
 PRIVATE, PUBLIC = 0o600, 0o644
 PRIVATE_FOLDER, PUBLIC_FOLDER = 0o700, 0o755
@@ -51,7 +51,7 @@ def write_bytes(path: Path, data: bytes, mode: int | None = None) -> None:
     temporary.unlink(missing_ok=True)  # never through a link that lies there
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE)
     try:
-        os.fchmod(handle, mode_in(path.parent) if mode is None else mode)
+        set_mode(handle, mode_in(path.parent) if mode is None else mode)
         rest = memoryview(data)
         while rest:
             rest = rest[os.write(handle, rest) :]
@@ -59,6 +59,11 @@ def write_bytes(path: Path, data: bytes, mode: int | None = None) -> None:
     finally:
         os.close(handle)
     os.replace(temporary, path)
+
+
+def set_mode(handle: int, mode: int) -> None:
+    if os.fstat(handle).st_mode & 0o777 != mode:
+        os.fchmod(handle, mode)
 
 
 def mode_in(folder: Path) -> int:
@@ -107,7 +112,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     plain = {k: v.detach().clone(memory_format=torch.contiguous_format) for k, v in tensors.items()}
     save_file(plain, temporary)
     with temporary.open("rb") as file:
-        os.fchmod(file.fileno(), mode_in(path.parent))
+        set_mode(file.fileno(), mode_in(path.parent))
         os.fsync(file.fileno())
     os.replace(temporary, path)
 
@@ -125,7 +130,12 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 def _lock_file(path: Path) -> Any:
     """For reading only: whoever may just look at a workspace can still wait for it to be at rest."""
-    handle = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, PRIVATE)
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, PRIVATE)
+    except OSError as problem:
+        message = f"nothing was changed: {path} cannot be opened ({problem.strerror})."
+        fix = "run it as the owner of the folder, on a disk that can be written."
+        raise EffaceError(message, fix) from problem
     return os.fdopen(handle, "rb")
 
 

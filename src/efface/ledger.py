@@ -164,7 +164,7 @@ class Journal:
         try:
             end = os.fstat(handle).st_size
             try:
-                os.fchmod(handle, files.PRIVATE)
+                files.set_mode(handle, files.PRIVATE)
                 while rest:
                     rest = rest[os.write(handle, rest) :]
                 os.fsync(handle)

@@ -209,6 +209,8 @@ class RequestProtocol(Store):
         """The error when the disk fails once the request is accepted."""
         if self._is_published(intent):
             state = "the new release is served, but not all old files are deleted."
+        elif intent.action is Action.PLAN:
+            state = "the plan is kept, but not in force yet."
         else:
             with contextlib.suppress(OSError, SafetensorError):
                 self._discard(intent.number)

@@ -139,6 +139,8 @@ class Store(Inventory):
 
     def _discard(self, number: int) -> None:
         """Delete the half-made files of a release that was never published."""
+        if number == self.number:
+            raise ValueError(f"release {number} is published")
         remove(self.path / "releases" / str(number))
         remove(self._private(number))
         if self.current.core != number:

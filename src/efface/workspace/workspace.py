@@ -98,8 +98,8 @@ class Workspace(RequestProtocol):
         self, model: MixedLinear, data: TrainingSet, config: str, restored: tuple[str, ...]
     ) -> None:
         """Write a workspace beside the one that is there, publish it by one rename, delete the other."""
-        number = 1 + max((entry.number for entry in self.journal.entries()), default=0)
         before = current(self.path)
+        number = 1 if before is None else before.release + 1
         try:
             self.journal.append(number, Action.TRAIN, Step.ACCEPTED)
             reach(Step.ACCEPTED)
