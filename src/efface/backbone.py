@@ -147,7 +147,21 @@ def _load_hf(where: str, source: dict[str, Any] | None) -> tuple[nn.Module, Prep
             f"transformers cannot load {where!r}: {error}",
             "give a directory with config.json and model.safetensors, or a model id you have cached.",
         ) from error
-    return net.float(), _hf_preprocess(Path(where), net), {"config": described}
+    try:
+        prepare = _hf_preprocess(Path(where), net)
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
+        raise BackboneError(
+            f"preprocessor_config.json of {where!r} is not as it should be: {error}",
+            "correct it, or remove it: the usual preprocessing is used then.",
+        ) from error
+    return net.float(), prepare, {"config": described}
 
 
 def build_hf(config: Mapping[str, Any]) -> nn.Module:

@@ -23,7 +23,7 @@ from efface.errors import EffaceError, Interrupted
 
 EPILOG = """\
 Exit codes: 0 ok · 1 an error in efface itself · 2 usage or bad input · 3 a guarantee was not met, nothing \
-was published · 4 a ledger or digest does not check. EFFACE_DEBUG=1 shows tracebacks.
+was published · 4 a ledger or digest does not check · 130 interrupted. EFFACE_DEBUG=1 shows tracebacks.
 
 Start with: [bold]efface demo[/bold]"""
 

@@ -23,6 +23,9 @@ from efface.errors import EffaceError, FormatError
 
 PRIVATE, PUBLIC = 0o600, 0o644
 PRIVATE_FOLDER, PUBLIC_FOLDER = 0o700, 0o755
+UNFIT = (
+    *(KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError, RuntimeError),
+)
 LARGEST_JSON = 1 << 30  # bytes; 100,000 records take 20 MB
 
 
@@ -102,6 +105,16 @@ def read_json(path: Path, schema: str) -> dict[str, Any]:
             "install the version of efface that wrote it, or train again.",
         )
     return values
+
+
+@contextmanager
+def as_saved(path: Path) -> Iterator[None]:
+    """Whatever a value of the wrong kind leads to, within, is the fault of the file it came from."""
+    try:
+        yield
+    except UNFIT as problem:
+        message = f"{path} is not as it was saved: {problem!r:.200}."
+        raise FormatError(message, "restore it from a copy.") from problem
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from efface import files, synthetic
+from efface import files, saved, synthetic
 from efface.activations import ActivationCache, Activations
 from efface.apriori import RequestHistory, StatePolicy
 from efface.certificates import Certificate, ExactCertificate, Guarantee, ShiftCertificate
@@ -416,24 +416,45 @@ class MixedLinear:
     ) -> MixedLinear:
         values = files.read_json(directory / "model.json", SCHEMA)
         core = Core.load(root, module)
-        if core.digest != values["core_digest"]:
+        if core.digest != values.get("core_digest"):
             raise FormatError(
                 f"{directory.name}: the user weights belong to another core.",
                 "restore core.safetensors and user.safetensors from the same save.",
             )
-        options = dict(values["user"])
+        tensors = files.read_tensors(directory / "user.safetensors")
+        changed = FormatError(
+            f"the user weights in {directory.name} are not those that were saved.",
+            "restore the files from a copy; they were changed after saving.",
+        )
+        if tensors_digest(tensors, values.get("user")) != values.get("user_digest"):
+            raise changed
+        saved.check_user(values["user"])
+        try:
+            model = cls._with_user(core, values["user"], tensors, cache)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+            raise FormatError(
+                f"model.json in {directory.name} is not as it was saved: {error!r:.200}.",
+                "restore the files from a copy.",
+            ) from error
+        if model._user_digest != values["user_digest"]:
+            raise changed
+        return model
+
+    @classmethod
+    def _with_user(
+        cls,
+        core: Core,
+        settings: dict[str, Any],
+        tensors: dict[str, Tensor],
+        cache: ActivationCache | None,
+    ) -> MixedLinear:
+        options = dict(settings)
         layers = options.pop("layers", None)
         model = cls(core, options.pop("kind"), cache=cache, **options)
-        tensors = files.read_tensors(directory / "user.safetensors")
         if isinstance(model.user, CompactUser):
             model.user.load_tensors(tensors, layers)
         else:
             model.user.load_tensors(tensors)
-        if model._user_digest != values["user_digest"]:
-            raise FormatError(
-                f"the user weights in {directory.name} are not those that were saved.",
-                "restore the files from a copy; they were changed after saving.",
-            )
         return model
 
     def __repr__(self) -> str:

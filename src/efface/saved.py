@@ -16,6 +16,8 @@ from efface.errors import FormatError
 
 WIDEST, DEEPEST, LARGEST_IMAGE = 1 << 17, 1 << 10, 1 << 13  # of any network that is meant seriously
 MOST_CLASSES = 1 << 20
+WIDE = (-(2.0**62), 2.0**62)
+SCALARS = ("mu", "total_ridge", "target_scale", "core_weight", "seed")
 SPARE = 1 << 24  # weights that building may need beyond those in the file (a head, folded norms)
 RESTORE = "restore the files from a copy, or train again."
 ACTIVATIONS = frozenset(
@@ -229,6 +231,21 @@ def _check_settings(values: Mapping[str, Any]) -> None:
     means = all(isinstance(prep[n], list) and all(map(_real, prep[n])) for n in ("mean", "std"))
     if not sides or not means or prep["channels"] not in (1, 2, 3, 4):
         _refuse("preprocess", prep)
+
+
+def check_user(settings: Mapping[str, Any]) -> None:
+    """The settings of a user part: plain values, and numbers that are meant as such."""
+    if not isinstance(settings, dict) or not isinstance(settings.get("kind"), str):
+        raise FormatError("model.json: there is no user part.", RESTORE)
+    for name, value in settings.items():
+        nested = list(value.values()) if isinstance(value, dict) else value
+        items = nested if isinstance(nested, list) else [nested]
+        plain = all(isinstance(v, str) or v is None or _flag(v) or _number(v, *WIDE) for v in items)
+        counted = not name.startswith(("features", "bits")) or _count(value, 1 << 24)
+        listed = not isinstance(value, list | dict) or name in ("layers", "scales")
+        scalar = value is None or _number(value, *WIDE) or name not in SCALARS
+        if not (plain and counted and listed and scalar):
+            raise FormatError(f"model.json: {name} cannot be {value!r:.80}.", RESTORE)
 
 
 def is_digest(value: Any) -> bool:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import stat
 import tarfile
 import zipfile
-import zlib
 from pathlib import Path, PurePosixPath
 
+from efface.containers import DAMAGED
 from efface.errors import EffaceError, FormatError
+from efface.regular import LARGEST_TABLE
 
 TAR_ENDINGS = (".tar", ".tar.gz", ".tgz")
+OURS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 FIX = "do not use this archive; fetch it again from the data set's page."
 
 
@@ -26,8 +29,10 @@ def unpack(archive: Path, folder: Path) -> None:
             shutil.copyfile(archive, folder / archive.name)
     except tarfile.FilterError as problem:
         raise FormatError(f"{archive.name} has an unsafe member ({problem}).", FIX) from problem
-    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError) as problem:
-        raise FormatError(f"{archive.name} is damaged ({problem}).", FIX) from problem
+    except DAMAGED as problem:
+        if isinstance(problem, OSError) and problem.errno in OURS:
+            raise
+        raise FormatError(f"{archive.name} is damaged ({problem!s:.200}).", FIX) from problem
 
 
 def _untar(archive: Path, folder: Path) -> None:
@@ -39,6 +44,7 @@ def _untar(archive: Path, folder: Path) -> None:
         for member in members:
             if not (member.isreg() or member.isdir()) or _leads_out(member.name):
                 raise _unsafe(archive, member.name)
+        _check_total(archive, sum(member.size for member in members))
         tar.extractall(folder, members, filter="data")
 
 
@@ -46,7 +52,14 @@ def _unzip(archive: Path, folder: Path) -> None:
     with zipfile.ZipFile(archive) as opened:
         for member in opened.infolist():
             _check(archive, member)
+        _check_total(archive, sum(member.file_size for member in opened.infolist()))
         opened.extractall(folder)
+
+
+def _check_total(archive: Path, size: int) -> None:
+    if size > LARGEST_TABLE:
+        message = f"{archive.name} has {size >> 30} GB unpacked, more than {LARGEST_TABLE >> 30}."
+        raise FormatError(message, FIX)
 
 
 def _check(archive: Path, member: zipfile.ZipInfo) -> None:

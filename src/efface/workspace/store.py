@@ -15,7 +15,7 @@ import torch
 
 from efface import __version__, files
 from efface.activations import ActivationCache
-from efface.apriori import RequestHistory
+from efface.apriori import RequestHistory, StatePolicy
 from efface.certificates import (
     Certificate,
     Difference,
@@ -25,6 +25,7 @@ from efface.certificates import (
 )
 from efface.compact.statistics import Statistics
 from efface.compact.user import CompactUser
+from efface.errors import FormatError
 from efface.forgetting import require_model_data
 from efface.ledger import Step, reach, sync_directory
 from efface.model import MixedLinear
@@ -78,20 +79,27 @@ class Store(Inventory):
         if not path.is_file():
             return None
         values = files.read_json(path, GUARANTEE_SCHEMA)
-        return Guarantee(**{f.name: values[f.name] for f in fields(Guarantee) if f.name in values})
+        with files.as_saved(path):
+            epsilon, delta, sigma, grid = (
+                float(values[name]) for name in ("epsilon", "delta", "sigma", "grid")
+            )
+            return Guarantee(epsilon, delta, sigma, grid, values.get("state", StatePolicy.SECRET))
 
     @property
     def shifts(self) -> tuple[float, ...]:
         """Bounds on the shifts of the noisy releases so far, for composition."""
         path = self._private(self.number) / "state.json"
-        return tuple(files.read_json(path, STATE_SCHEMA)["shifts"])
+        with files.as_saved(path):
+            return tuple(float(shift) for shift in files.read_json(path, STATE_SCHEMA)["shifts"])
 
     @property
     def history(self) -> RequestHistory:
         """What the paper's theorem needs of the noisy releases so far."""
-        values = files.read_json(self._private(self.number) / "state.json", STATE_SCHEMA)
-        stored = values.get("history", {"num_requests": len(values["shifts"])})
-        return RequestHistory(**stored)
+        path = self._private(self.number) / "state.json"
+        values = files.read_json(path, STATE_SCHEMA)
+        with files.as_saved(path):
+            stored = values.get("history", {"num_requests": len(values["shifts"])})
+            return RequestHistory(**stored)
 
     @property
     def certificate(self) -> Certificate | None:
@@ -99,7 +107,11 @@ class Store(Inventory):
         path = self.path / "certificates" / f"{self.number}.private.json"
         if not path.is_file():
             return None
-        return certificate_of(files.read_json(path, CERTIFICATE_SCHEMA), self.shifts)
+        values, shifts = files.read_json(path, CERTIFICATE_SCHEMA), self.shifts
+        with files.as_saved(path):
+            made = certificate_of(values, shifts)
+            made.private()  # all that follows from its numbers can be computed
+            return made
 
     def model(self) -> MixedLinear:
         """The published model with its training data and private state, ready to forget in memory.
@@ -113,12 +125,17 @@ class Store(Inventory):
         if isinstance(model.user, CompactUser):
             tensors = files.read_tensors(private / "statistics.safetensors")
             arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
-            model.user.statistics = Statistics.from_arrays(arrays)
+            with files.as_saved(private / "statistics.safetensors"):
+                model.user.statistics = Statistics.from_arrays(arrays)
         else:
-            assert model.cache is not None
-            data = replace(data, activations=model.cache.rows(data.digests))
+            if model.cache is None:
+                message = f"{self.base / 'model.json'} names no activations."
+                raise FormatError(message, "restore it from a copy.")
+            with files.as_saved(model.cache.path):
+                data = replace(data, activations=model.cache.rows(data.digests))
             if (private / STATE).is_file():  # else it is the release
-                state = files.read_tensors(private / STATE)["state"]
+                with files.as_saved(private / STATE):
+                    state = files.read_tensors(private / STATE)["state"]
                 model.user.state = state.clone()  # not a map of a file that will be deleted
         model.data = data
         return model

@@ -281,7 +281,7 @@ class Workspace(RequestProtocol):
     def _named(self, request: Request) -> Records:
         """The records a request is about; an unknown name may be one that is forgotten already."""
         data = self.data
-        core = files.read_json(self.base / "core-records.json", CORE_RECORDS_SCHEMA)
+        core = self._core_records()
         try:
             positions = request.positions(data.records, core={*core["ids"], *data.core_ids})
         except RequestError as error:
@@ -294,12 +294,18 @@ class Workspace(RequestProtocol):
             raise RequestError(error.message, f"{error.fix} {hint}") from None
         return data.records[positions]
 
+    def _core_records(self) -> dict[str, list[str]]:
+        path = self.base / "core-records.json"
+        values = files.read_json(path, CORE_RECORDS_SCHEMA)
+        with files.as_saved(path):
+            return {name: [str(text) for text in values[name]] for name in ("ids", "digests")}
+
     def _check_new(self, records: Records, allow_reingest: bool) -> tuple[str, ...]:
         """Refuse what cannot be added; returns the digests that were forgotten before."""
         if len(records) == 0:
             raise RequestError("there are no records to add.", "check the data and its split.")
         known = {record.id for record in self.records}
-        core = files.read_json(self.base / "core-records.json", CORE_RECORDS_SCHEMA)
+        core = self._core_records()
         core_ids, core_digests = set(core["ids"]), set(core["digests"])
         for record in records:
             if record.split is not Split.USER:
