@@ -88,8 +88,8 @@ def cancel(path: Path) -> None:
     Workspace.open(path, recover=False).cancel()
 
 
-def dead(act: Callable[[Path], None], name: str) -> Callable[[Path], None]:
-    """A beginning: what a process leaves that died at the first operation called ``name``."""
+def dead(act: Callable[[Path], None], name: str, after: str = "") -> Callable[[Path], None]:
+    """A beginning: what a process leaves that died at the first operation called ``name`` (after another)."""
 
     def begin(path: Path) -> None:
         train(path)
@@ -97,7 +97,8 @@ def dead(act: Callable[[Path], None], name: str) -> Callable[[Path], None]:
         path.rename(work)
 
         def watch(number: int) -> None:
-            if disk.done[number] == name and not path.exists():
+            passed = not after or after in disk.done
+            if passed and disk.done[number] == name and not path.exists():
                 shutil.copytree(work, path)
 
         disk = Disk(watch=watch)
@@ -125,6 +126,9 @@ CASES = {
     "plan": Case(train, plan),
     "resume before the switch": Case(dead(forget, "replace manifest.json.tmp"), resume, kept=True),
     "resume after the switch": Case(dead(add, "rmdir 1"), resume, kept=True),
+    "resume, only the last word is missing": Case(
+        dead(forget, "open journal.jsonl", after="unlink pending.json"), resume, kept=True
+    ),
     "cancel": Case(dead(add, "replace CURRENT.tmp"), cancel, kept=True),  # it is done again
     "overwrite and a request": Case(dead(forget, "rmdir 1"), overwrite),
 }

@@ -513,6 +513,17 @@ def test_a_folder_that_cannot_be_written_is_found_before_training(
     assert "nothing can be written" in result.stderr
 
 
+def test_a_model_that_will_not_fit_is_not_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "data.npz", CORE, people())
+    monkeypatch.setattr("efface.core.Core.fit", lambda *_, **__: pytest.fail("it went on"))
+    monkeypatch.setattr("shutil.disk_usage", lambda _: shutil._ntuple_diskusage(10, 10, 10_000))
+    result = efface("train", tmp_path / "data.npz", "--out", tmp_path / "w")
+    assert result.exit_code == 2
+    assert "GB free" in result.stderr
+
+
 def raising(number: int) -> Any:
     def refuse(*_: object, **__: object) -> None:
         raise OSError(number, os.strerror(number))

@@ -94,7 +94,7 @@ def known_code(problem: BaseException) -> int:
 def _plain(problem: BaseException) -> tuple[str, str] | None:
     """Conditions of the machine that are nobody's bug, as a message and a fix."""
     if isinstance(problem, KeyboardInterrupt):
-        return "interrupted; nothing was changed.", ""
+        return "interrupted.", ""
     if isinstance(problem, MemoryError):
         return "there is not enough memory.", "use fewer features or smaller images."
     if not isinstance(problem, OSError):

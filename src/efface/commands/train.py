@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -148,6 +149,7 @@ def train(
         values = _plan(settings, core, records)
         finish(values, as_json=json, render=lambda console: _render_plan(console, values))
         return
+    _check_room(settings, core, records)
     replaced = {"overwrite": overwrite, "allow_reingest": allow_reingest}
     values = _run(settings, core, records, mode_for(as_json=json), replaced)
     finish(values, as_json=json, render=lambda console: _render(console, values))
@@ -167,6 +169,20 @@ def _check_folder(folder: Path, overwrite: bool) -> None:
 
     check_folder(folder, overwrite=overwrite)
     check_writable(folder)
+
+
+def _check_room(config: Config, core: Core, records: Records) -> None:
+    """The core, and what forgetting needs of the records: rows and sums, or activations."""
+    from efface.workspace.founding import check_room
+
+    size = sum(t.numel() * t.element_size() for t in core.tensors.values())
+    n = len(records.user) + (len(records.core) if config.user.replay_core else 0)
+    if config.user.kind == "compact":
+        k = config.user.features
+        size += n * k * (1 if config.user.bits <= 8 else 2) + 8 * k * (k + len(records.classes))
+    else:
+        size += 4 * n * math.prod(core.boundary_shape)
+    check_room(Path(config.output.dir), size)
 
 
 def _check_reingest(folder: Path, records: Records, allowed: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,9 +43,22 @@ def check_folder(path: Path, *, overwrite: bool) -> None:
         )
 
 
+def _existing(path: Path) -> Path:
+    return next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+
+
+def check_room(path: Path, num_bytes: int) -> None:
+    """Whether the model will fit, as far as that can be told before training."""
+    there = _existing(path)
+    free = shutil.disk_usage(there).free
+    if free < num_bytes:
+        message = f"the model needs {num_bytes / 1e9:.2f} GB, {there} has {free / 1e9:.2f} GB free."
+        raise EffaceError(message, "make room, or choose another --out.")
+
+
 def check_writable(path: Path) -> None:
     """Try it now: after hours of training it would be too late. Nothing is left behind."""
-    there = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    there = _existing(path)
     try:
         with tempfile.TemporaryFile(dir=there) as file:
             file.write(bytes(PROBE))

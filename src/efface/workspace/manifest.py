@@ -53,10 +53,6 @@ class Manifest:
             raise _changed(folder)
         return found
 
-    def below(self, folder: str) -> dict[str, str]:
-        """The entries of one folder."""
-        return {name: digest for name, digest in self.files.items() if name.startswith(folder)}
-
     def wrong(self, root: Path) -> Iterator[str]:
         """Files that are missing, or not what they were."""
         for name, digest in self.files.items():

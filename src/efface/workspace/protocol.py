@@ -176,12 +176,14 @@ class RequestProtocol(Store):
     def _recover(self, progress: Progress | None) -> Result | None:
         if self.settled():
             return None
-        self.journal.repair()
-        self.check_journal()
-        intent = Intent.load(self.path / "pending.json")
-        if intent is None:
-            self._tidy()
-            return None
+        fix = "free some space, then try again."
+        with explaining_the_disk("what was cut short is not put right yet.", fix):
+            self.journal.repair()
+            self.check_journal()
+            intent = Intent.load(self.path / "pending.json")
+            if intent is None:
+                self._tidy()
+                return None
         return self._carry_out(intent, progress)
 
     def _tidy(self) -> None:

@@ -28,7 +28,7 @@ from efface.compact.user import CompactUser
 from efface.errors import FormatError
 from efface.forgetting import require_model_data
 from efface.ledger import Step, reach, sync_directory
-from efface.model import MixedLinear
+from efface.model import MixedLinear, current
 from efface.records import Records
 from efface.tangent.user import TangentUser
 from efface.training_set import TrainingSet
@@ -220,13 +220,14 @@ class Store(Inventory):
         paths += [p for p in self._private(number).iterdir() if not p.name.startswith(MANIFEST)]
         paths += (self.path / "certificates").glob(f"{number}.*.json")
         listed = digests_of(self.path, paths)
+        before = {} if current(self.path) is None else dict(self.manifest.files)
         if core == number:
             listed |= digests_of(self.path, list(self._core(core).iterdir()))
         else:
-            listed |= self.manifest.below(f"core/{core}/")
+            listed |= {name: d for name, d in before.items() if name.startswith(f"core/{core}/")}
             planned = self._core(core) / "guarantee.json"
             listed |= digests_of(self.path, [planned] if planned.is_file() else [])
-        listed |= superseded.digests(self.path / "certificates", number)
+        listed |= superseded.digests(self.path / "certificates", number, before)
         for name in self._bucket_names(number):
             listed[(self._buckets / name).relative_to(self.path).as_posix()] = Path(name).stem
         rows = None

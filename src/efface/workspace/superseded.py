@@ -7,7 +7,7 @@ whether it was met.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +44,18 @@ def redacted(path: Path) -> bytes:
     return files.encode({**kept, "superseded": True})
 
 
-def digests(folder: Path, current: int) -> dict[str, str]:
-    """SHA-256 of what :func:`supersede` leaves of earlier certificates."""
-    return {
-        f"{folder.name}/{path.name}": bytes_digest(redacted(path))
-        for number, path in numbered(folder)
-        if number < current and path.name.endswith(".public.json")
-    }
+def digests(folder: Path, current: int, known: Mapping[str, str]) -> dict[str, str]:
+    """SHA-256 of what :func:`supersede` leaves of earlier certificates.
+
+    Those that have lost their private form already are as ``known`` has them, and are not read again.
+    """
+    result = {}
+    for number, path in numbered(folder):
+        name = f"{folder.name}/{path.name}"
+        if number < current and path.name.endswith(".public.json"):
+            settled = name in known and not path.with_name(f"{number}.private.json").exists()
+            result[name] = known[name] if settled else bytes_digest(redacted(path))
+    return result
 
 
 def supersede(folder: Path, current: int) -> None:
