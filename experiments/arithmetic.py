@@ -3,8 +3,8 @@
     python experiments/arithmetic.py --data ../shared/data/cub40 --seeds 0 1 2 \
         --backbone hf:../shared/weights/resnet50-imagenet --cache /tmp/activations
 
-Same split, core, ridge rule and number of features; only the form of the network differs, and what is found on
-core data in it (bases, steps, ridge). Writes experiments/results/arithmetic-NAME.json and prints a table.
+Same split, core, ridge rule and number of features; only the form of the network differs, and what is found
+on core data in it (bases, steps, ridge). Writes experiments/results/arithmetic-NAME.json and prints a table.
 """
 
 from __future__ import annotations

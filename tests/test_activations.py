@@ -249,7 +249,7 @@ def test_a_crash_while_purging_is_harmless(tmp_path: Path, number: int) -> None:
 def test_a_half_written_index_is_dropped(tmp_path: Path) -> None:
     cache = opened(tmp_path)
     cache.put(digests(2), rows(2))
-    (cache.path / "index.tmp").write_text(json.dumps({"slots": {digest(9): 1}})[:-5])
+    (cache.path / "index.json.tmp").write_text(json.dumps({"slots": {digest(9): 1}})[:-5])
     assert opened(tmp_path).digests == set(digests(2))
     assert digest(9).encode() not in everything(tmp_path)
 

@@ -109,7 +109,7 @@ def test_train_reports_what_it_did(trained: tuple[Path, dict]) -> None:
     assert values["records"] == {"core": 539, "user": 899, "test": 359}
     assert values["solution"]["status"] == "converged"
     assert values["accuracy"]["user"] > values["accuracy"]["core"] > 0.3
-    assert (folder / "config.toml").is_file()
+    assert (folder / "core/1/config.toml").is_file()
 
 
 def test_evaluate_finds_the_accuracy_of_training(trained: tuple[Path, dict]) -> None:
@@ -205,11 +205,11 @@ def test_print_config_can_be_used_as_a_config(tmp_path: Path) -> None:
 
 
 def test_a_model_is_not_overwritten_unasked(trained: tuple[Path, dict], run_toml: Path) -> None:
-    before = (trained[0] / "model.json").read_bytes()
+    before = (trained[0] / "core/1/model.json").read_bytes()
     result = efface("train", "--config", run_toml, "--out", trained[0])
     assert result.exit_code == 2
     assert "--overwrite" in result.stderr
-    assert (trained[0] / "model.json").read_bytes() == before
+    assert (trained[0] / "core/1/model.json").read_bytes() == before
 
 
 # Mistakes.

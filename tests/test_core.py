@@ -381,8 +381,10 @@ def test_broken_files_are_format_errors(tmp_path: Path) -> None:
     weights.write_bytes(good)
     tensors = read_tensors(weights)
     write_tensors(weights, {k: v for k, v in tensors.items() if "classifier" not in k})
-    with pytest.raises(FormatError, match="do not fit the network"):
+    with pytest.raises(FormatError, match="does not have the digest"):
         Core.load(tmp_path)
+    with pytest.raises(FormatError, match="do not fit the network"):
+        build().load_tensors(read_tensors(weights))
     values = json.loads(settings.read_text())
     del values["preprocess"]
     settings.write_text(json.dumps(values))

@@ -198,12 +198,12 @@ def test_scan_looks_into_core(workspace: Workspace) -> None:
     workspace.forget(owner=OWNER, user_part_only=True)
     found = scan(workspace.path, owners=[OWNER])
     assert not found.clean
-    assert [(f.file, f.how) for f in found.findings] == [("core-records.json", "in core")]
+    assert [(f.file, f.how) for f in found.findings] == [("core/1/core-records.json", "in core")]
     assert "3 images" in found.findings[0].what
 
 
 def test_the_key_is_private_and_survives_requests(workspace: Workspace) -> None:
-    key = workspace.path / "private" / "owners.key"
+    key = workspace.path / "private" / "key.json"
     assert key.stat().st_mode & 0o777 == 0o600
     before = key.read_bytes()
     workspace.forget(owner="person-two")

@@ -24,27 +24,57 @@ def journal(tmp_path: Path) -> Journal:
     journal = Journal(tmp_path / "journal.jsonl")
     journal.append(1, Action.TRAIN, Step.DONE)
     journal.append(2, Action.FORGET, Step.ACCEPTED)
-    journal.append(2, Action.FORGET, Step.PUBLISHED, forgotten=["aa", "bb"])
+    journal.append(2, Action.FORGET, Step.PUBLISHED)
     return journal
 
 
 def test_lines_are_read_back(journal: Journal) -> None:
     first, second, third = journal.entries()
     assert (first.number, first.action, first.step) == (1, Action.TRAIN, Step.DONE)
-    assert second.forgotten == ()
-    assert third.forgotten == ("aa", "bb")
-    assert journal.forgotten() == {"aa", "bb"}
+    assert second.step is Step.ACCEPTED
+    assert third.step is Step.PUBLISHED
 
 
-def test_restored_digests_are_no_longer_forgotten(journal: Journal) -> None:
-    journal.append(3, Action.ADD, Step.PUBLISHED, restored=["aa"])
-    assert journal.forgotten() == {"bb"}
-    journal.append(4, Action.FORGET, Step.PUBLISHED, forgotten=["aa"])
-    assert journal.forgotten() == {"aa", "bb"}
+def test_no_journal_has_no_lines(tmp_path: Path) -> None:
+    assert Journal(tmp_path / "none.jsonl").entries() == []
 
 
-def test_an_empty_journal_has_forgotten_nothing(tmp_path: Path) -> None:
-    assert Journal(tmp_path / "none.jsonl").forgotten() == set()
+def test_a_missing_or_shortened_journal_is_noticed(journal: Journal) -> None:
+    whole = journal.path.read_bytes()
+    for lines in range(3):
+        journal.path.write_bytes(b"".join(whole.splitlines(keepends=True)[:lines]))
+        with pytest.raises(LedgerError, match="missing, shortened or changed: it had 3 lines"):
+            journal.entries()
+    journal.path.unlink()
+    with pytest.raises(LedgerError, match="missing, shortened"):
+        journal.entries()
+
+
+def test_a_change_of_the_last_line_is_noticed(journal: Journal) -> None:
+    journal.path.write_bytes(journal.path.read_bytes().replace(b"published", b"prepared"))
+    with pytest.raises(LedgerError, match="shortened or changed"):
+        journal.entries()
+
+
+@pytest.mark.parametrize("text", [None, "{", "{}", '{"schema": "efface.journal-head/1"}', "[]"])
+def test_a_missing_or_damaged_head_is_noticed(journal: Journal, text: str | None) -> None:
+    journal.head.unlink()
+    if text is not None:
+        journal.head.write_text(text)
+    with pytest.raises(LedgerError, match=r"journal\.head is missing or damaged"):
+        journal.entries()
+
+
+def test_a_head_that_lags_behind_is_no_harm(journal: Journal) -> None:
+    """A crash between a line and the head, or no room for the head."""
+    head = journal.head.read_bytes()
+    journal.append(2, Action.FORGET, Step.PURGED)
+    journal.head.write_bytes(head)
+    assert len(journal.entries()) == 4
+
+
+def test_the_journal_is_its_owners_alone(journal: Journal) -> None:
+    assert {p.stat().st_mode & 0o777 for p in (journal.path, journal.head)} == {0o600}
 
 
 @pytest.mark.parametrize("line", [0, 1])
@@ -58,7 +88,9 @@ def test_a_changed_line_is_noticed_at_the_next(journal: Journal, line: int) -> N
 
 def test_a_missing_line_is_noticed(journal: Journal) -> None:
     lines = journal.path.read_text().splitlines()
-    journal.path.write_text("\n".join([lines[0], lines[2]]) + "\n")
+    journal.append(2, Action.FORGET, Step.PURGED)
+    last = journal.path.read_text().splitlines()[3]
+    journal.path.write_text("\n".join([lines[0], lines[2], lines[2], last]) + "\n")
     with pytest.raises(LedgerError, match="line 2"):
         journal.entries()
 
@@ -72,13 +104,14 @@ def test_a_line_that_is_none_is_noticed(journal: Journal, text: str) -> None:
 
 
 def test_a_line_cut_short_is_ignored_then_dropped(journal: Journal) -> None:
-    whole = journal.path.read_bytes()
+    whole, head = journal.path.read_bytes(), journal.head.read_bytes()
     for cut in (1, 40, len(whole.splitlines()[-1])):
         journal.path.write_bytes(whole + whole.splitlines()[-1][:cut])
         assert len(journal.entries()) == 3
         journal.append(2, Action.FORGET, Step.PURGED)
         assert [entry.step for entry in journal.entries()][-2:] == [Step.PUBLISHED, Step.PURGED]
         journal.path.write_bytes(whole)
+        journal.head.write_bytes(head)
     journal.path.write_bytes(whole + b"{")
     journal.repair()
     assert journal.path.read_bytes() == whole
@@ -100,7 +133,7 @@ def test_a_line_that_does_not_fit_leaves_the_journal_as_it_was(
 
 def test_a_journal_names_nobody(journal: Journal) -> None:
     """Its lines have these fields, and so no place for a name."""
-    fields = {"number", "action", "step", "when", "forgotten", "restored", "previous"}
+    fields = {"number", "action", "step", "when", "previous"}
     for line in journal.path.read_text().splitlines():
         assert set(json.loads(line)) == fields
 

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import io
 import json
+import lzma
+import os
 import shutil
+import tarfile
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +18,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
+from tests import cases
 from tests.test_workspace import KINDS, OWNER, as_in_other_processes, core, fitted, people  # noqa: F401
 
-from efface import files
+from efface import containers, files
 from efface.errors import RequestError
+from efface.patterns import DISTINCT, PIECE, holds, pieces_of
 from efface.records import Records
-from efface.scan import DISTINCT, PIECE, Finding, holds, pieces_of, scan
+from efface.scan import FOREIGN, Finding, scan
 from efface.workspace import Workspace
 
 GONE = people().select(owner=OWNER)
@@ -73,7 +83,9 @@ def test_without_images_it_says_what_was_not_searched(made: dict[str, Path]) -> 
 
 
 def found_in(path: Path, **options: object) -> set[str]:
-    return {f.file for f in scan(path, **options).findings}  # type: ignore[arg-type]
+    """Files in which something is found; that a file is not the workspace's does not count here."""
+    found = scan(path, **options).findings  # type: ignore[arg-type]
+    return {finding.file for finding in found if finding.what != FOREIGN}
 
 
 def test_an_activation_in_a_file_of_any_kind(after: Path) -> None:
@@ -92,9 +104,9 @@ def test_part_of_a_row_is_enough(after: Path) -> None:
 def test_a_row_that_was_rounded_differently(after: Path) -> None:
     row = core().activations(GONE)[slice(0, 1)].reshape(1, -1)
     files.write_tensors(after / "rounded.safetensors", {"x": row * (1 + 1e-6)})
-    findings = scan(after, records=GONE).findings
+    findings = [f for f in scan(after, records=GONE).findings if f.what != FOREIGN]
     expected = f"the boundary activation of {GONE[0].id!r}"
-    assert findings == (Finding("rounded.safetensors", expected, "up to rounding"),)
+    assert findings == [Finding("rounded.safetensors", expected, "up to rounding")]
 
 
 def test_pixels(after: Path) -> None:
@@ -118,13 +130,114 @@ def test_a_long_name_in_binary_data(after: Path) -> None:
     assert found_in(after, owners=[OWNER]) == {"x.bin", "x.safetensors"}
 
 
-def test_a_digest_outside_of_the_journal(after: Path) -> None:
+def test_a_digest_in_any_form(after: Path) -> None:
     digest = GONE[0].digest
     (after / "hex.txt").write_text(digest)
+    (after / "upper.txt").write_text(digest.upper())
     (after / "raw.bin").write_bytes(b"\xff" + bytes.fromhex(digest))
-    found = scan(after, digests=[digest])
-    assert {f.file for f in found.findings} == {"hex.txt", "raw.bin"}
-    assert [f.file for f in found.kept] == ["journal.jsonl"]
+    (after / digest[:64]).write_text("x")
+    for written in (digest, digest.upper()):
+        found = scan(after, digests=[written])
+        files = {f.file for f in found.findings if f.what != FOREIGN}
+        assert files == {"hex.txt", "upper.txt", "raw.bin", digest}
+        assert [f.file for f in found.kept] == ["private/2/forgotten.json"]
+
+
+# --- what does not belong here --------------------------------------------------------------------
+
+
+def test_a_file_of_somebody_else_is_a_finding(after: Path) -> None:
+    """Old weights under another name, for one: nothing in them can be searched for."""
+    (after / "backup").mkdir()
+    (after / "backup" / "weights.old").write_bytes(b"0" * 100)
+    os.mkfifo(after / "pipe")
+    (after / "link").symlink_to("/dev/zero")
+    found = scan(after, owners=[OWNER])
+    assert not found.clean
+    assert {(f.file, f.what) for f in found.findings} == {
+        ("backup/weights.old", FOREIGN),
+        ("pipe", "a link or a device"),
+        ("link", "a link or a device"),
+    }
+
+
+@pytest.mark.parametrize("name", [f"{OWNER}.txt", f"of {OWNER}/x.txt", f"{OWNER}/empty"])
+def test_names_of_files_and_folders(after: Path, name: str) -> None:
+    (after / name).parent.mkdir(exist_ok=True)
+    (after / name).write_text("x")
+    found = scan(after, owners=[OWNER]).findings
+    assert any(f.what == repr(OWNER) and f.how == "in its name" for f in found)
+
+
+def test_accents_in_two_spellings(after: Path) -> None:
+    """José with one character and with two."""
+    (after / "x.txt").write_text("Jos\u00e9 was here")
+    (after / "y.txt").write_text("Jose\u0301 was here")
+    for name in ("Jos\u00e9", "Jose\u0301"):
+        assert found_in(after, owners=[name]) == {"x.txt", "y.txt"}
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar", "tar.gz", "gz", "bz2", "xz", "zip in tar.xz"])
+def test_archives_are_opened(after: Path, kind: str) -> None:
+    row = core().activations(GONE)[slice(0, 1)].numpy().tobytes()
+    content = b"from " + OWNER.encode() + b" with " + row
+    (after / "x.dat").write_bytes(packed(content, kind))
+    found = scan(after, records=GONE, owners=[OWNER]).findings
+    whats = {f.what for f in found if f.file.startswith("x.dat/")}
+    assert {repr(OWNER), f"the boundary activation of {GONE[0].id!r}"} <= whats
+
+
+def packed(content: bytes, kind: str) -> bytes:
+    buffer = io.BytesIO()
+    if kind == "zip":
+        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("inner/notes", content)
+    elif kind.startswith("tar"):
+        with tarfile.open(fileobj=buffer, mode="w:gz" if kind == "tar.gz" else "w") as tar:
+            member = tarfile.TarInfo("notes")
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    elif kind == "zip in tar.xz":
+        return lzma.compress(packed(packed(content, "zip"), "tar"))
+    else:
+        return {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}[kind](content)
+    return buffer.getvalue()
+
+
+def test_an_archive_is_not_unpacked_without_end(
+    after: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(containers, "LARGEST", 1000)
+    (after / "bomb.gz").write_bytes(gzip.compress(bytes(100_000)))
+    found = {f.what for f in scan(after, owners=[OWNER]).findings}
+    assert found == {FOREIGN, "an archive that cannot be opened to its end"}
+
+
+@pytest.mark.parametrize(("kind", "size"), [("PNG", 8), ("JPEG", 8), ("BMP", 32)])
+def test_a_picture_in_another_format_or_size(after: Path, kind: str, size: int) -> None:
+    pixels = GONE[2].image()[:, :, 0]
+    image = Image.fromarray(pixels).resize((size, size), Image.Resampling.BOX)
+    options = {"quality": 95} if kind == "JPEG" else {}
+    (after / "photo.x").write_bytes(cases.encoded(image, kind, **options))
+    found = scan(after, records=GONE).findings
+    assert f"the picture of {GONE[2].id!r}" in {f.what for f in found if f.how == "as a picture"}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"\x00", b"\xff" * 8, (40 << 30).to_bytes(8, "little") + b"{", b"\x08" + bytes(7) + b"{]"],
+)
+def test_a_broken_file_does_not_stop_it(after: Path, data: bytes) -> None:
+    (after / "broken.safetensors").write_bytes(data)
+    (after / "z.txt").write_text(f"from {OWNER}.")
+    found = scan(after, records=GONE, owners=[OWNER]).findings
+    assert any(f.file == "broken.safetensors" and "cannot be read" in f.what for f in found)
+    assert Finding("z.txt", repr(OWNER), "by name") in found
+
+
+def test_a_broken_manifest_does_not_stop_it_either(after: Path) -> None:
+    (after / "private/2/manifest.json").write_text("{")
+    assert not scan(after, owners=[OWNER]).clean
 
 
 def test_old_releases_and_unfinished_requests(after: Path) -> None:

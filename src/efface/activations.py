@@ -10,6 +10,7 @@ zeroes what is pending. So no row outlives its entry in the index, and no entry 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -20,8 +21,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from efface.errors import EffaceError
+from efface.errors import EffaceError, FormatError
+from efface.files import PRIVATE, make_folder, mode_in, set_mode, write_bytes
 from efface.records import Records
+from efface.saved import is_digest
 
 # Floats in two widths; integers, which are what they are.
 DTYPES = ("float32", "float16", "uint8", "int16")
@@ -90,7 +93,12 @@ class ActivationCache:
         prefix_digest: str,
         shape: Sequence[int],
         dtype: str = "float32",
+        *,
+        recover: bool = True,
     ) -> None:
+        """``recover=False`` only looks: nothing is written, not even to finish what a crash cut short."""
+        if not is_digest(prefix_digest):
+            raise EffaceError(f"{prefix_digest!r:.80} is no digest.", "pass core.prefix_digest.")
         if dtype not in DTYPES:
             raise EffaceError(
                 f"activations cannot be kept as {dtype!r}.", f"use one of {', '.join(DTYPES)}."
@@ -98,9 +106,15 @@ class ActivationCache:
         self.prefix_digest = prefix_digest
         self.path = Path(directory) / f"{prefix_digest[:24]}-{dtype}"
         self.shape, self.dtype = tuple(shape), np.dtype(dtype)
-        self.path.mkdir(parents=True, exist_ok=True)
+        if recover:
+            make_folder(self.path)
         self._slots, self._free, self._pending, self._capacity = self._read_index()
-        self._recover()
+        if recover:
+            self._recover()
+
+    @property
+    def _row_bytes(self) -> int:
+        return int(np.prod(self.shape)) * self.dtype.itemsize
 
     @property
     def _rows_path(self) -> Path:
@@ -177,9 +191,10 @@ class ActivationCache:
 
     def _recover(self) -> None:
         """Zero and free the pending places; also drops an index that was never put in place."""
-        self._index_path.with_suffix(".tmp").unlink(missing_ok=True)
+        self._index_path.with_name("index.json.tmp").unlink(missing_ok=True)
         if not self._pending:
             return
+        self._claim()
         memory = self._map("r+")
         for slot in self._pending:
             memory[slot] = 0
@@ -194,15 +209,25 @@ class ActivationCache:
             grown = max(self._capacity, 64)
             self._free += range(self._capacity, self._capacity + grown)
             self._capacity += grown
-        size = self._capacity * int(np.prod(self.shape)) * self.dtype.itemsize
-        with self._rows_path.open("ab") as file:
-            file.truncate(size)
-            # Rows are written through a memory map, where a full disk would be a fatal signal: claim
-            # the place now, so that it is an error.
-            if size and hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(file.fileno(), 0, size)
+        self._claim()
         taken, self._free = self._free[:count], self._free[count:]
         return taken
+
+    def _claim(self) -> None:
+        """Make the file as long as its rows need.
+
+        They are written through a memory map, where a full disk would be a fatal signal: the place is
+        claimed now, so that it is an error.
+        """
+        size = self._capacity * self._row_bytes
+        handle = os.open(self._rows_path, os.O_RDWR | os.O_CREAT, PRIVATE)
+        try:
+            set_mode(handle, mode_in(self.path))
+            os.ftruncate(handle, size)
+            if size and hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(handle, 0, size)
+        finally:
+            os.close(handle)
 
     def _map(self, mode: str) -> np.memmap:
         return np.memmap(  # type: ignore[call-overload]
@@ -212,15 +237,47 @@ class ActivationCache:
     def _read_index(self) -> tuple[dict[str, int], list[int], list[int], int]:
         if not self._index_path.is_file():
             return {}, [], [], 0
-        values = json.loads(self._index_path.read_text())
-        if tuple(values["shape"]) != self.shape:
+        try:
+            values = json.loads(self._index_path.read_bytes())
+            slots, free, pending = (
+                dict(values["slots"]),
+                list(values["free"]),
+                list(values["pending"]),
+            )
+            capacity, shape = int(values["capacity"]), tuple(values["shape"])
+            places = [*slots.values(), *free, *pending]
+            consistent = len(places) == capacity and sorted(places) == list(range(capacity))
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as problem:
+            raise self._damaged() from problem
+        if not consistent:
+            raise self._damaged()
+        if shape != self.shape:
             raise EffaceError(
-                f"the cache at {self.path.name} holds rows of shape {tuple(values['shape'])}, "
-                f"not {self.shape}.",
+                f"the cache at {self.path.name} holds rows of shape {shape}, not {self.shape}.",
                 "use another cache directory, or delete this one.",
             )
-        slots, free, pending = dict(values["slots"]), list(values["free"]), list(values["pending"])
-        return slots, free, pending, int(values["capacity"])
+        found = self._rows_path.stat().st_size if self._rows_path.is_file() else 0
+        if slots and found < capacity * self._row_bytes:
+            raise self._damaged()
+        return slots, free, pending, capacity
+
+    def _damaged(self) -> FormatError:
+        message = f"the index of activations in {self.path.name} does not fit the rows."
+        return FormatError(message, "restore it from a copy.")
+
+    def digest_of(self, digests: Sequence[str]) -> str:
+        """SHA-256 of these records' digests and rows, in order."""
+        result, rows = hashlib.sha256(), self.rows(digests)
+        for digest, row in zip(digests, (rows.memory[slot] for slot in rows.slots), strict=True):
+            result.update(digest.encode() + np.ascontiguousarray(row).tobytes())
+        return result.hexdigest()
+
+    def is_tidy(self) -> bool:
+        """Whether every place that belongs to no record holds zeros, and none is pending."""
+        if self._pending or not self._capacity or not self._rows_path.is_file():
+            return not self._pending
+        memory = self._map("r")
+        return not any(memory[slot].any() for slot in self._free)
 
     def _write_index(self) -> None:
         values = {
@@ -230,9 +287,4 @@ class ActivationCache:
             "free": self._free,
             "pending": self._pending,
         }
-        temporary = self._index_path.with_suffix(".tmp")
-        with temporary.open("w") as file:
-            file.write(json.dumps(values))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self._index_path)
+        write_bytes(self._index_path, json.dumps(values).encode())

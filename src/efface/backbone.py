@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +25,7 @@ from efface import blocks
 from efface.errors import BackboneError
 from efface.families import Step, cut
 from efface.preprocess import Preprocess
+from efface.saved import HF_NAMES, plain_config
 
 
 @dataclass(frozen=True)
@@ -77,12 +78,16 @@ def load_backbone(
     preprocess: Preprocess | None = None,
     source: dict[str, Any] | None = None,
     seed: int = 0,
+    spec: str = "module",
 ) -> Backbone:
-    """Load ``backbone``. ``source`` (from a saved model) rebuilds the architecture without files."""
+    """Load ``backbone``. ``source`` (from a saved model) rebuilds the architecture without files.
+
+    ``spec`` is how a module that is given as such is called.
+    """
     if isinstance(backbone, Backbone):
         return backbone
     if isinstance(backbone, nn.Module):
-        return _wrap("module", backbone, boundary, preprocess or Preprocess(), source or {})
+        return _wrap(spec, backbone, boundary, preprocess or Preprocess(), source or {})
     # Networks with random weights are the same for the same seed, whatever ran before.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -117,7 +122,7 @@ def _wrap(
 
 def _load_hf(where: str, source: dict[str, Any] | None) -> tuple[nn.Module, Preprocess, dict]:
     try:
-        from transformers import AutoConfig, AutoModelForImageClassification
+        from transformers import AutoConfig
         from transformers.utils import logging
     except ImportError as error:
         raise BackboneError(
@@ -126,19 +131,58 @@ def _load_hf(where: str, source: dict[str, Any] | None) -> tuple[nn.Module, Prep
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     if source:
-        values = dict(source["config"])
-        config = AutoConfig.for_model(values.pop("model_type"), **values)
-        return AutoModelForImageClassification.from_config(config), Preprocess(), source
+        return build_hf(source["config"]), Preprocess(), source
     try:
-        net = AutoModelForImageClassification.from_pretrained(where)
+        # Nothing of the folder is run: no code of its own, and only settings that describe a network
+        # (others choose kernels from the hub, or classes by name).
+        given = AutoConfig.from_pretrained(where, trust_remote_code=False)
+        values = json.loads(given.to_json_string(use_diff=False))
+        described = plain_config(values)
+        config = _hf_config(described, num_labels=max(1, len(values.get("id2label") or ())))
+        net = _hf_class(described["model_type"]).from_pretrained(
+            where, config=config, trust_remote_code=False, weights_only=True
+        )
     except Exception as error:
         raise BackboneError(
             f"transformers cannot load {where!r}: {error}",
             "give a directory with config.json and model.safetensors, or a model id you have cached.",
         ) from error
-    config_dict = json.loads(net.config.to_json_string(use_diff=False))
-    config_dict.pop("_name_or_path", None)  # this machine's business, and no part of the network
-    return net.float(), _hf_preprocess(Path(where), net), {"config": config_dict}
+    try:
+        prepare = _hf_preprocess(Path(where), net)
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
+        raise BackboneError(
+            f"preprocessor_config.json of {where!r} is not as it should be: {error}",
+            "correct it, or remove it: the usual preprocessing is used then.",
+        ) from error
+    return net.float(), prepare, {"config": described}
+
+
+def build_hf(config: Mapping[str, Any]) -> nn.Module:
+    """A network of a family that ``saved`` lists, with random weights, from checked settings alone."""
+    described = plain_config(config)
+    net: nn.Module = _hf_class(described["model_type"])(_hf_config(described))
+    return net
+
+
+def _hf_class(family: str) -> Any:
+    """By name: transformers' Auto classes would look for code that the configuration names."""
+    import transformers
+
+    return getattr(transformers, f"{HF_NAMES[family]}ForImageClassification")
+
+
+def _hf_config(described: Mapping[str, Any], **more: Any) -> Any:
+    from transformers import AutoConfig
+
+    values = dict(described)
+    return AutoConfig.for_model(values.pop("model_type"), **values, **more)
 
 
 def _hf_preprocess(directory: Path, net: nn.Module) -> Preprocess:
@@ -188,6 +232,11 @@ def _load_timm(name: str, pretrained: bool) -> tuple[nn.Module, Preprocess, dict
         interpolation="bicubic" if values["interpolation"] == "bicubic" else "bilinear",
     )
     return net, prep, {"timm": name}
+
+
+def trusted_module(name: str | None) -> nn.Module | None:
+    """The network that ``--trust-module NAME`` names (``module.path:callable``): this imports and runs it."""
+    return None if name is None else _load_callable(name.removeprefix("torch:"))
 
 
 def _load_callable(path: str) -> nn.Module:

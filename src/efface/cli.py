@@ -6,6 +6,7 @@ Each command is a function in its own file of ``efface.commands``. Exit codes ar
 
 from __future__ import annotations
 
+import errno
 import functools
 import importlib
 import os
@@ -18,11 +19,11 @@ import typer
 from efface import __version__
 from efface.commands import REGISTRY
 from efface.commands.output import fail
-from efface.errors import EffaceError
+from efface.errors import EffaceError, Interrupted
 
 EPILOG = """\
 Exit codes: 0 ok · 1 an error in efface itself · 2 usage or bad input · 3 a guarantee was not met, nothing \
-was published · 4 a ledger or digest does not check. EFFACE_DEBUG=1 shows tracebacks.
+was published · 4 a ledger or digest does not check · 130 interrupted. EFFACE_DEBUG=1 shows tracebacks.
 
 Start with: [bold]efface demo[/bold]"""
 
@@ -62,23 +63,51 @@ def guarded(command: Callable[..., Any]) -> Callable[..., Any]:
             return command(*args, **options)
         except (typer.Exit, typer.Abort, BrokenPipeError):
             raise
-        except Exception as problem:
+        except (Exception, KeyboardInterrupt) as problem:
             # typer's own exceptions (BadParameter, …) know how to show themselves
             if hasattr(problem, "format_message") or os.environ.get("EFFACE_DEBUG") == "1":
                 raise
-            raise typer.Exit(_report(problem)) from problem
+            raise typer.Exit(_report(problem, as_json=bool(options.get("json")))) from problem
 
     return run
 
 
-def _report(problem: Exception) -> int:
+def _report(problem: BaseException, *, as_json: bool) -> int:
     """Print the problem; returns the exit code."""
-    if isinstance(problem, EffaceError):
-        fail(problem.message, problem.fix)
+    if isinstance(problem, EffaceError | Interrupted):
+        fail(problem.message, problem.fix, exit_code=problem.exit_code, as_json=as_json)
         return problem.exit_code
+    known = _plain(problem)
+    if known is not None:
+        fail(*known, exit_code=known_code(problem), as_json=as_json)
+        return known_code(problem)
     text = f"unexpected {type(problem).__name__}: {problem}"
-    fail(text, "run again with EFFACE_DEBUG=1 and report the traceback; this is a bug in efface.")
+    fix = "run again with EFFACE_DEBUG=1 and report the traceback; this is a bug in efface."
+    fail(text, fix, exit_code=1, as_json=as_json)
     return 1
+
+
+def known_code(problem: BaseException) -> int:
+    return 130 if isinstance(problem, KeyboardInterrupt) else 2
+
+
+def _plain(problem: BaseException) -> tuple[str, str] | None:
+    """Conditions of the machine that are nobody's bug, as a message and a fix."""
+    if isinstance(problem, KeyboardInterrupt):
+        return "interrupted.", ""
+    if isinstance(problem, MemoryError):
+        return "there is not enough memory.", "use fewer features or smaller images."
+    if not isinstance(problem, OSError):
+        return None
+    where = "" if problem.filename is None else f"{problem.filename}: "
+    message = f"{where}{problem.strerror or problem}."
+    if problem.errno in (errno.EACCES, errno.EPERM):
+        return message, "run it as the user who owns the files, or ask for the permission."
+    if problem.errno == errno.EROFS:
+        return message, "choose a folder that can be written."
+    if problem.errno in (errno.ENOSPC, errno.EDQUOT):
+        return message, "free some space, then run it again."
+    return message, "check the path and the disk."
 
 
 def _register() -> None:

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from efface import blocks, files
+from efface import blocks, files, saved
 from efface.activations import ActivationCache, Activations, gather
 from efface.alone import one_by_one
 from efface.backbone import Backbone, forward_ad_kernels, load_backbone
@@ -59,11 +59,12 @@ class Core:
         preprocess: Preprocess | None = None,
         seed: int = 0,
         source: dict[str, Any] | None = None,
+        spec: str = "module",
     ) -> None:
         if len(set(classes)) != len(classes) or len(classes) < 2:
             raise EffaceError(
                 f"need at least two distinct classes, got {list(classes)[:5]}.",
-                "pass classes=records.classes.",
+                "give data of two classes or more (in Python: classes=records.classes).",
             )
         named = linearize not in ("head", "last-block", "last-stage", "all")
         loaded = load_backbone(
@@ -72,6 +73,7 @@ class Core:
             preprocess=preprocess,
             source=source,
             seed=seed,
+            spec=spec,
         )
         self.backbone, self.classes, self.linearize = loaded, tuple(classes), linearize
         self.leaky_slope, self.fold, self.seed = leaky_slope, fold_batchnorm, seed
@@ -406,32 +408,36 @@ class Core:
 
     @classmethod
     def load(cls, directory: Path | str, module: nn.Module | None = None) -> Core:
-        """Read a saved core; ``module`` is needed only if the backbone was an nn.Module object."""
+        """Read a saved core; ``module`` is needed only if the backbone was an nn.Module object or code.
+
+        Files are data: no code that they name is run (see ``saved``), and nothing is built before the
+        digests are checked.
+        """
         directory = Path(directory)
         values = files.read_json(directory / "core.json", SCHEMA)
+        changed = FormatError(
+            f"the core in {directory.name} does not have the digest it was saved with.",
+            "restore the files from a copy; they were changed after saving.",
+        )
         try:
+            saved.check_core(values, module_given=module is not None)
+            tensors = files.read_tensors(directory / "core.safetensors")
+            if not _has_digests(values, tensors):
+                raise changed
+            saved.check_size(values, sum(tensor.numel() for tensor in tensors.values()))
             core = cls._build(values, module)
         except (KeyError, TypeError) as error:
             raise FormatError(
                 f"core.json in {directory.name} is not as it was saved: {error!r}.",
                 "restore the files from a copy.",
             ) from error
-        core.load_tensors(files.read_tensors(directory / "core.safetensors"))
-        kept = tensors_digest(core.statistics) if core.statistics else None
-        if core.digest != values["digest"] or kept != values.get("statistics_digest"):
-            raise FormatError(
-                f"the core in {directory.name} does not have the digest it was saved with.",
-                "restore the files from a copy; they were changed after saving.",
-            )
+        core.load_tensors(tensors)
+        if core.digest != values["digest"]:
+            raise changed
         return core
 
     @classmethod
     def _build(cls, values: dict[str, Any], module: nn.Module | None) -> Core:
-        if values["backbone"] == "module" and module is None:
-            raise FormatError(
-                "this core was built from an nn.Module object.",
-                "pass it again: load(path, module=…).",
-            )
         return cls(
             module if module is not None else values["backbone"],
             classes=values["classes"],
@@ -442,6 +448,7 @@ class Core:
             preprocess=Preprocess.from_dict(values["preprocess"]),
             seed=values["seed"],
             source=values["source"] or None,
+            spec=values["backbone"],
         )
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
@@ -460,6 +467,17 @@ class Core:
             f"Core({self.backbone.spec!r}, {len(self.classes)} classes, "
             f"linearize={self.linearize!r}, digest={self.digest[:12]})"
         )
+
+
+def _has_digests(values: dict[str, Any], tensors: dict[str, Tensor]) -> bool:
+    """Whether weights and settings are those that were saved, from the files alone."""
+    beside = ("digest", "statistics_digest")
+    settings = {name: value for name, value in values.items() if name not in beside}
+    kept = {name: tensor for name, tensor in tensors.items() if name.startswith(STATISTICS)}
+    weights = {name: tensor for name, tensor in tensors.items() if name not in kept}
+    found = tensors_digest(kept) if kept else None
+    same = tensors_digest(weights, settings) == values["digest"]
+    return same and found == values.get("statistics_digest")
 
 
 def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

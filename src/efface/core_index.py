@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from efface.errors import FormatError, GuaranteeError, RecordError
+from efface.names import tidy
 from efface.records import Record, Records
 from efface.requests import Request, RequestKind
 
@@ -24,8 +25,8 @@ CORE, CALIBRATION = "core", "calibration"
 
 
 def tag(key: bytes, kind: str, name: str) -> str:
-    """HMAC-SHA-256(key, kind ‖ 0 ‖ name), in hexadecimal digits."""
-    return hmac.digest(key, f"{kind}\0{name}".encode(), "sha256").hex()
+    """HMAC-SHA-256(key, kind ‖ 0 ‖ name), in hexadecimal digits; of names that are one, one."""
+    return hmac.digest(key, f"{kind}\0{tidy(name)}".encode(), "sha256").hex()
 
 
 @dataclass(frozen=True)

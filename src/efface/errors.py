@@ -43,6 +43,16 @@ class GuaranteeError(EffaceError):
     exit_code = 3
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C after a request was accepted: ``message`` says what becomes of it, ``fix`` what to do."""
+
+    exit_code = 130
+
+    def __init__(self, message: str, fix: str) -> None:
+        self.message, self.fix = message, fix
+        super().__init__(f"{message} Fix: {fix}")
+
+
 class LedgerError(EffaceError):
     """A ledger or digest does not check."""
 

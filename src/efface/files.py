@@ -1,4 +1,8 @@
-"""Reading and writing, safely: safetensors and JSON only, a schema in every file, atomic writes."""
+"""Reading and writing, safely: safetensors and JSON only, a schema in every file, atomic writes.
+
+Modes do not depend on the umask: a file in a private folder (one that only its owner may enter) is private
+too, 0600; others are there to be read, 0644.
+"""
 
 from __future__ import annotations
 
@@ -15,32 +19,84 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from efface.errors import FormatError
+from efface.errors import EffaceError, FormatError
+
+PRIVATE, PUBLIC = 0o600, 0o644
+PRIVATE_FOLDER, PUBLIC_FOLDER = 0o700, 0o755
+UNFIT = (
+    *(KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError, RuntimeError),
+)
+LARGEST_JSON = 1 << 30  # bytes; 100,000 records take 20 MB
 
 
-def write_bytes(path: Path, data: bytes) -> None:
-    """Write beside, fsync, then rename: a reader sees the old file or the new one, never half."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+def make_folder(path: Path, mode: int | None = None) -> None:
+    """Make a folder and those above it; it is as private as the one it lies in, unless ``mode`` is given."""
+    if path.is_dir():
+        return
+    make_folder(path.parent)
+    path.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+    inherited = PRIVATE_FOLDER if is_private(path.parent) else PUBLIC_FOLDER
+    path.chmod(inherited if mode is None else mode)
+
+
+def is_private(folder: Path) -> bool:
+    """Whether only its owner may enter the folder."""
+    return folder.stat().st_mode & 0o077 == 0
+
+
+def write_bytes(path: Path, data: bytes, mode: int | None = None) -> None:
+    """Write beside, fsync, then rename: a reader sees the old file or the new one, never half.
+
+    ``mode`` is that of the folder if it is not given.
+    """
+    make_folder(path.parent)
     temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    temporary.unlink(missing_ok=True)  # never through a link that lies there
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE)
+    try:
+        set_mode(handle, mode_in(path.parent) if mode is None else mode)
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(handle, rest) :]
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    os.replace(temporary, path)
 
 
-def write_json(path: Path, values: Mapping[str, Any], *, indent: int | None = 1) -> None:
+def set_mode(handle: int, mode: int) -> None:
+    if os.fstat(handle).st_mode & 0o777 != mode:
+        os.fchmod(handle, mode)
+
+
+def mode_in(folder: Path) -> int:
+    return PRIVATE if is_private(folder) else PUBLIC
+
+
+def write_json(
+    path: Path,
+    values: Mapping[str, Any],
+    *,
+    indent: int | None = 1,
+    mode: int | None = None,
+) -> None:
     """No ``indent`` for what is long: only then json's fast encoder is used."""
-    write_bytes(path, json.dumps(values, indent=indent, sort_keys=True).encode())
+    write_bytes(path, encode(values, indent), mode)
+
+
+def encode(values: Mapping[str, Any], indent: int | None = 1) -> bytes:
+    return json.dumps(values, indent=indent, sort_keys=True).encode()
 
 
 def read_json(path: Path, schema: str) -> dict[str, Any]:
     """Read a file whose ``schema`` field must be exactly ``schema``."""
     if not path.is_file():
         raise FormatError(f"there is no {path.name} in {path.parent}.", "check the model's path.")
+    if path.stat().st_size > LARGEST_JSON:
+        raise FormatError(f"{path} is larger than any file of efface.", "restore it from a copy.")
     try:
-        values = json.loads(path.read_text())
-    except json.JSONDecodeError as error:
+        values = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
         raise FormatError(f"{path} is not JSON: {error}", "restore it from a copy.") from error
     found = values.get("schema") if isinstance(values, dict) else None
     if found != schema:
@@ -51,21 +107,27 @@ def read_json(path: Path, schema: str) -> dict[str, Any]:
     return values
 
 
-def read_text(path: Path) -> str:
-    if not path.is_file():
-        raise FormatError(f"there is no {path.name} in {path.parent}.", "restore it from a copy.")
-    return path.read_text()
+@contextmanager
+def as_saved(path: Path) -> Iterator[None]:
+    """Whatever a value of the wrong kind leads to, within, is the fault of the file it came from."""
+    try:
+        yield
+    except UNFIT as problem:
+        message = f"{path} is not as it was saved: {problem!r:.200}."
+        raise FormatError(message, "restore it from a copy.") from problem
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     temporary = path.with_name(path.name + ".tmp")
+    temporary.unlink(missing_ok=True)
     # Clones, because safetensors refuses tensors that share memory (tied weights).
     plain = {k: v.detach().clone(memory_format=torch.contiguous_format) for k, v in tensors.items()}
     save_file(plain, temporary)
     with temporary.open("rb") as file:
+        set_mode(file.fileno(), mode_in(path.parent))
         os.fsync(file.fileno())
-    temporary.replace(path)
+    os.replace(temporary, path)
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -74,8 +136,21 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     try:
         # Clones, because the file's own memory is not aligned, and float kernels round by alignment.
         return {name: tensor.clone() for name, tensor in load_file(path).items()}
-    except SafetensorError as error:
-        raise FormatError(f"{path} is not a safetensors file: {error}") from error
+    except (SafetensorError, KeyError, ValueError, OverflowError, MemoryError) as error:
+        raise FormatError(
+            f"{path} is not a safetensors file: {error}", "restore it from a copy."
+        ) from error
+
+
+def _lock_file(path: Path) -> Any:
+    """For reading only: whoever may just look at a workspace can still wait for it to be at rest."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, PRIVATE)
+    except OSError as problem:
+        message = f"nothing was changed: {path} cannot be opened ({problem.strerror})."
+        fix = "run it as the owner of the folder, on a disk that can be written."
+        raise EffaceError(message, fix) from problem
+    return os.fdopen(handle, "rb")
 
 
 @contextmanager
@@ -84,8 +159,8 @@ def locked(path: Path, waiting: Callable[[], object] = lambda: None) -> Iterator
 
     ``waiting`` is called once if somebody has it.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
+    make_folder(path.parent)
+    with _lock_file(path) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

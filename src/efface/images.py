@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
@@ -19,7 +20,10 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from efface.errors import RecordError
+from efface.regular import LARGEST_IMAGE, read_regular
 
+FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "AVIF", "PPM", "JPEG2000")
+LARGEST_PIXELS = 100_000_000
 GRAY_MODES = frozenset({"1", "L", "LA", "La", "I", "I;16", "I;16L", "I;16B", "I;16N"})
 
 Content: TypeAlias = bytes | np.ndarray
@@ -57,7 +61,7 @@ class FileImage:
     hidden_rows: int = 0  # at the bottom, see ``Trimmed``
 
     def content(self) -> bytes:
-        data = self.path.read_bytes()
+        data = read_regular(self.path)
         return Trimmed(data, self.hidden_rows) if self.hidden_rows else data
 
 
@@ -93,7 +97,7 @@ def digest_of(content: Content) -> str:
 def num_channels(content: Content) -> int:
     """1 (gray) or 3 (colour), from the header alone; alpha does not count."""
     if isinstance(content, bytes):
-        with Image.open(io.BytesIO(content)) as image:
+        with _opened(content) as image:
             return 1 if _is_gray(image.mode) else 3
     if content.dtype not in (np.uint8, np.uint16):
         raise ValueError(f"pixels are {content.dtype}, they must be uint8 or uint16")
@@ -134,8 +138,25 @@ def _is_gray(mode: str) -> bool:
     return mode in GRAY_MODES
 
 
+@cache
+def _formats() -> list[str]:
+    """Those of ``FORMATS`` that this Pillow was built with."""
+    Image.init()
+    return [name for name in FORMATS if name in Image.OPEN]
+
+
+def _opened(data: bytes) -> Image.Image:
+    """One of ``FORMATS``, whatever it is called: others are read by programs of their own (Ghostscript)."""
+    if len(data) > LARGEST_IMAGE:
+        raise ValueError(f"{len(data) >> 20} MB, more than {LARGEST_IMAGE >> 20}")
+    image = Image.open(io.BytesIO(data), formats=_formats())
+    if image.width * image.height > LARGEST_PIXELS:
+        raise ValueError(f"{image.width} × {image.height} pixels, more than {LARGEST_PIXELS:,}")
+    return image
+
+
 def _open(data: bytes) -> Image.Image:
-    with Image.open(io.BytesIO(data)) as image:
+    with _opened(data) as image:
         image.load()
         return ImageOps.exif_transpose(image)
 
@@ -157,7 +178,10 @@ def _to_8_bits(pixels: np.ndarray) -> np.ndarray:
 @contextmanager
 def naming(record_id: str) -> Iterator[None]:
     """Turns what a missing file or a damaged image raises into an error that names the record."""
-    fix = "replace the file or take it out of the data; skip_bad=True sets bad images aside."
+    fix = (
+        "replace the file or take it out of the data; --skip-bad (in Python: skip_bad=True) sets bad "
+        "images aside."
+    )
     try:
         yield
     except FileNotFoundError as problem:

@@ -1,21 +1,21 @@
 """The ledger of a workspace: who works on it, what was asked for, and how far it got.
 
-Three small files. ``lock`` makes requests queue up. ``pending.json`` is the request in flight, with the
-ids or the owner it names: it is what a crash is recovered from, and it is deleted before the request is
-done. ``journal.jsonl`` is kept for ever: one line a step, each with the SHA-256 of the line before.
+Small files. ``lock`` makes requests queue up. ``pending.json`` is the request in flight, with the ids or the
+owner it names: it is what a crash is recovered from, and it is deleted before the request is done.
+``journal.jsonl`` is kept for ever: one line a step, each with the SHA-256 of the line before.
+``journal.head`` has the number and the digest of its last line, so that a journal that was shortened shows.
 
-Of a forgotten record the journal keeps the SHA-256 of its content, and nothing else: no id, owner, label
-or path. The digest is needed to refuse the same image when it comes again. Whoever has the image can
-therefore tell from the journal that it was once forgotten here; whoever does not learns nothing of it.
+The journal names nobody: it has numbers, steps and times. What is kept to refuse forgotten images when they
+come again is in ``workspace/forgotten.py``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import signal
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -24,10 +24,11 @@ from typing import Any
 
 from efface import files
 from efface.certificates import Guarantee
-from efface.errors import LedgerError
+from efface.errors import EffaceError, LedgerError
 from efface.requests import Request
 
 SCHEMA = "efface.pending/1"
+HEAD_SCHEMA = "efface.journal-head/1"
 KILL_AT = "EFFACE_TEST_KILL_AT"
 
 
@@ -53,7 +54,9 @@ class Step(StrEnum):
     SWITCHED = "switched"  # CURRENT names the new release
     PUBLISHED = "published"  # *
     OLD_RELEASES_GONE = "old-releases-gone"
+    OLD_CORE_GONE = "old-core-gone"
     OLD_STATE_GONE = "old-state-gone"
+    OLD_CERTIFICATES_GONE = "old-certificates-gone"
     OLD_ROWS_GONE = "old-rows-gone"
     PURGED = "purged"  # *
     CLEARED = "cleared"  # pending.json is gone
@@ -65,6 +68,10 @@ def reach(step: Step) -> None:
     """Where tests kill the process: nothing happens unless EFFACE_TEST_KILL_AT names the step."""
     if os.environ.get(KILL_AT) == step.value:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def sync_directory(path: Path) -> None:
@@ -101,7 +108,7 @@ class Intent:
             "guarantee": None if self.guarantee is None else asdict(self.guarantee),
             "restored": self.restored,
         }
-        files.write_json(path, values)
+        files.write_json(path, values, mode=files.PRIVATE)
         sync_directory(path.parent)
 
     @classmethod
@@ -109,15 +116,19 @@ class Intent:
         if not path.is_file():
             return None
         values = files.read_json(path, SCHEMA)
-        request, guarantee = values["request"], values["guarantee"]
-        return cls(
-            number=values["number"],
-            action=Action(values["action"]),
-            digests=tuple(values["digests"]),
-            request=None if request is None else Request.from_dict(request),
-            guarantee=None if guarantee is None else Guarantee(**guarantee),
-            restored=tuple(values["restored"]),
-        )
+        try:
+            request, guarantee = values["request"], values["guarantee"]
+            return cls(
+                number=int(values["number"]),
+                action=Action(values["action"]),
+                digests=tuple(values["digests"]),
+                request=None if request is None else Request.from_dict(request),
+                guarantee=None if guarantee is None else Guarantee(**guarantee),
+                restored=tuple(values["restored"]),
+            )
+        except (KeyError, TypeError, ValueError) as problem:
+            message = f"{path.name} is not a request as it was saved: {problem!r:.200}."
+            raise LedgerError(message, "restore it from a copy, or `efface cancel`.") from problem
 
 
 @dataclass(frozen=True)
@@ -128,25 +139,15 @@ class Entry:
     action: Action
     step: Step
     when: str
-    forgotten: tuple[str, ...]
-    restored: tuple[str, ...]
 
 
 class Journal:
     """``journal.jsonl``; see the module. Appending needs the lock, reading does not."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path, self.head = path, path.with_suffix(".head")
 
-    def append(
-        self,
-        number: int,
-        action: Action,
-        step: Step,
-        *,
-        forgotten: Iterable[str] = (),
-        restored: Iterable[str] = (),
-    ) -> None:
+    def append(self, number: int, action: Action, step: Step) -> None:
         """Add a line and wait until it is on disk; if that fails the journal is as it was."""
         self.repair()
         lines = self._lines()
@@ -154,34 +155,42 @@ class Journal:
             "number": number,
             "action": str(action),
             "step": str(step),
-            "when": datetime.now(UTC).isoformat(timespec="seconds"),
-            "forgotten": sorted(set(forgotten)),
-            "restored": sorted(set(restored)),
+            "when": now(),
             "previous": _digest(lines[-1]) if lines else "",
         }
-        data = memoryview(json.dumps(values, sort_keys=True).encode() + b"\n")
-        with self.path.open("ab", buffering=0) as file:
-            end = os.fstat(file.fileno()).st_size
+        line = json.dumps(values, sort_keys=True).encode()
+        rest = memoryview(line + b"\n")
+        handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, files.PRIVATE)
+        try:
+            end = os.fstat(handle).st_size
             try:
-                while data:
-                    data = data[file.write(data) :]
-                os.fsync(file.fileno())
+                files.set_mode(handle, files.PRIVATE)
+                while rest:
+                    rest = rest[os.write(handle, rest) :]
+                os.fsync(handle)
             except OSError:
-                file.truncate(end)
+                os.ftruncate(handle, end)
                 raise
+        finally:
+            os.close(handle)
+        # If this is lost the head is an earlier line, and that is one of the journal too.
+        with contextlib.suppress(OSError):
+            head = {"schema": HEAD_SCHEMA, "line": len(lines) + 1, "digest": _digest(line)}
+            files.write_json(self.head, head, mode=files.PRIVATE)
 
     def entries(self) -> list[Entry]:
         """All lines; a LedgerError names the first that does not follow from the one before."""
-        result, previous = [], ""
-        for i, line in enumerate(self._lines(), 1):
+        head = self._read_head()  # before the lines, because somebody may be adding some
+        result, previous, lines = [], "", self._lines()
+        self._check_head(head, lines)
+        for i, line in enumerate(lines, 1):
             try:
                 values = json.loads(line)
                 chained = values.pop("previous") == previous
                 values["action"], values["step"] = Action(values["action"]), Step(values["step"])
-                values["forgotten"] = tuple(values["forgotten"])
-                values["restored"] = tuple(values["restored"])
                 entry = Entry(**values)
-            except (ValueError, TypeError, KeyError, AttributeError) as problem:
+                chained = chained and isinstance(entry.number, int)
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as problem:
                 raise self._broken(i) from problem
             if not chained:
                 raise self._broken(i)
@@ -189,12 +198,32 @@ class Journal:
             previous = _digest(line)
         return result
 
-    def forgotten(self) -> set[str]:
-        """Content digests that must not come back."""
-        result: set[str] = set()
-        for entry in self.entries():
-            result = (result | set(entry.forgotten)) - set(entry.restored)
-        return result
+    def _read_head(self) -> tuple[int, str] | None:
+        """The number and the digest of a line; None if there is no head."""
+        if not self.head.exists():
+            return None
+        try:
+            head = files.read_json(self.head, HEAD_SCHEMA)
+            return int(head["line"]), str(head["digest"])
+        except (EffaceError, KeyError, TypeError, ValueError) as problem:
+            raise self._no_head() from problem
+
+    def _no_head(self) -> LedgerError:
+        message = f"{self.head.name} is missing or damaged: the journal cannot be trusted."
+        return LedgerError(message, "restore the workspace from a copy.")
+
+    def _check_head(self, head: tuple[int, str] | None, lines: list[bytes]) -> None:
+        """The line that the head names is there, and is the one it was."""
+        if head is None:
+            if len(lines) > 1:  # after the first there is one, after a crash perhaps not yet
+                raise self._no_head()
+            return
+        line, digest = head
+        if not 1 <= line <= len(lines) or _digest(lines[line - 1]) != digest:
+            raise LedgerError(
+                f"{self.path.name} is missing, shortened or changed: it had {line} lines.",
+                "restore it from a copy.",
+            )
 
     def repair(self) -> None:
         """Drop a last line that a crash cut short; it was never acted upon."""
@@ -203,9 +232,12 @@ class Journal:
         data = self.path.read_bytes()
         whole = data.rfind(b"\n") + 1
         if whole < len(data):
-            with self.path.open("r+b") as file:
-                file.truncate(whole)
-                os.fsync(file.fileno())
+            handle = os.open(self.path, os.O_WRONLY)
+            try:
+                os.ftruncate(handle, whole)
+                os.fsync(handle)
+            finally:
+                os.close(handle)
 
     def _lines(self) -> list[bytes]:
         data = self.path.read_bytes() if self.path.is_file() else b""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Unpack
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from efface import files
+from efface import files, saved
 from efface.activations import ActivationCache, Activations
 from efface.apriori import RequestHistory, StatePolicy
 from efface.arithmetic import choose_form, choose_form_without_data
@@ -41,7 +41,7 @@ from efface.training_set import TrainingSet
 
 SCHEMA = "efface.model/1"
 CURRENT = "CURRENT"  # in a workspace: the file that names the published release
-CURRENT_SCHEMA = "efface.current/1"
+CURRENT_SCHEMA = "efface.current/2"
 
 
 class MixedLinear:
@@ -447,12 +447,14 @@ class MixedLinear:
         """
         directory = Path(directory)
         while True:
-            release = current_release(directory)
+            published = current(directory)
+            root, release = (directory,) * 2 if published is None else published.folders(directory)
             try:
-                return cls._load(directory, release or directory, module, cache)
-            except (FormatError, FileNotFoundError):
-                # A request may have published another release, and deleted this one, in the meantime.
-                if current_release(directory) == release:
+                return cls._load(root, release, module, cache)
+            except Exception:
+                # A request may have published another release, and deleted this one, in the meantime:
+                # then whatever was raised (a file that vanished while it was read) means nothing.
+                if current(directory) == published:
                     raise
 
     @classmethod
@@ -461,24 +463,45 @@ class MixedLinear:
     ) -> MixedLinear:
         values = files.read_json(directory / "model.json", SCHEMA)
         core = Core.load(root, module)
-        if core.digest != values["core_digest"]:
+        if core.digest != values.get("core_digest"):
             raise FormatError(
                 f"{directory.name}: the user weights belong to another core.",
                 "restore core.safetensors and user.safetensors from the same save.",
             )
-        options = dict(values["user"])
+        tensors = files.read_tensors(directory / "user.safetensors")
+        changed = FormatError(
+            f"the user weights in {directory.name} are not those that were saved.",
+            "restore the files from a copy; they were changed after saving.",
+        )
+        if tensors_digest(tensors, values.get("user")) != values.get("user_digest"):
+            raise changed
+        saved.check_user(values["user"])
+        try:
+            model = cls._with_user(core, values["user"], tensors, cache)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+            raise FormatError(
+                f"model.json in {directory.name} is not as it was saved: {error!r:.200}.",
+                "restore the files from a copy.",
+            ) from error
+        if model._user_digest != values["user_digest"]:
+            raise changed
+        return model
+
+    @classmethod
+    def _with_user(
+        cls,
+        core: Core,
+        settings: dict[str, Any],
+        tensors: dict[str, Tensor],
+        cache: ActivationCache | None,
+    ) -> MixedLinear:
+        options = dict(settings)
         layers = options.pop("layers", None)
         model = cls(core, options.pop("kind"), cache=cache, **options)
-        tensors = files.read_tensors(directory / "user.safetensors")
         if isinstance(model.user, CompactUser):
             model.user.load_tensors(tensors, layers)
         else:
             model.user.load_tensors(tensors)
-        if model._user_digest != values["user_digest"]:
-            raise FormatError(
-                f"the user weights in {directory.name} are not those that were saved.",
-                "restore the files from a copy; they were changed after saving.",
-            )
         return model
 
     def __repr__(self) -> str:
@@ -492,12 +515,29 @@ def _kept(outcome: Outcome) -> Solution | None:
     return replace(outcome.solution, value=outcome.state)
 
 
-def current_release(directory: Path) -> Path | None:
-    """The folder of the published release if ``directory`` is a workspace, else None."""
+@dataclass(frozen=True)
+class Current:
+    """What CURRENT names: the number of the published release, and that of the core it belongs to."""
+
+    release: int
+    core: int
+
+    def folders(self, directory: Path) -> tuple[Path, Path]:
+        return directory / "core" / str(self.core), directory / "releases" / str(self.release)
+
+
+def current(directory: Path) -> Current | None:
+    """What is published if ``directory`` is a workspace, else None."""
     if not (directory / CURRENT).is_file():
         return None
     values = files.read_json(directory / CURRENT, CURRENT_SCHEMA)
-    return directory / "releases" / str(values["release"])
+    numbers = [values.get(name) for name in ("release", "core")]
+    if not all(type(number) is int and number > 0 for number in numbers):  # never a path
+        message = (
+            f"{CURRENT} in {directory} names release {numbers[0]!r:.80}, core {numbers[1]!r:.80}."
+        )
+        raise FormatError(message, "restore it from a copy: both are numbers.")
+    return Current(*numbers)  # type: ignore[arg-type]
 
 
 USER_PARTS: dict[str, Any] = {"compact": CompactUser, "tangent": TangentUser}

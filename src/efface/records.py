@@ -398,7 +398,9 @@ def _check_labels(records: Sequence[Record], classes: Sequence[str]) -> None:
     for record in records:
         if record.label not in known:
             message = f"label {record.label!r} is not one of the classes ({_few(classes)})."
-            raise RecordError(record.id, message, "correct the label, or add it to classes=.")
+            raise RecordError(
+                record.id, message, "correct the label, or list it among the classes."
+            )
 
 
 def _check_core_and_user_are_disjoint(records: Sequence[Record]) -> None:

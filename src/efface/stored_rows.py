@@ -9,9 +9,11 @@ nothing in them tells that there were others before.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,6 +26,7 @@ from efface.errors import FormatError
 SCHEMA = "efface.rows/1"
 PER_BUCKET = 256  # at the least, once there is more than one
 RESTORE = "restore the workspace from a copy."
+NAME = re.compile(r"[0-9a-f]{64}\.safetensors")
 KEY_BITS = 32  # of a digest, taken for its bucket
 
 Bucket = Rows | Path  # in memory, or the file that holds it
@@ -117,7 +120,7 @@ class StoredRows:
 
     def save(self, index: Path, folder: Path) -> None:
         """Write the buckets that are not in ``folder`` yet, and their names, in order, to ``index``."""
-        folder.mkdir(parents=True, exist_ok=True)
+        files.make_folder(folder)
         names = [_write(bucket, folder) for bucket in self.buckets]
         files.write_json(index, {"schema": SCHEMA, "buckets": names})
 
@@ -131,7 +134,11 @@ class StoredRows:
 
 def bucket_names(index: Path) -> list[str]:
     """The files that ``save`` has listed; each is called by the SHA-256 of its content."""
-    return [str(name) for name in files.read_json(index, SCHEMA)["buckets"]]
+    names: Any = files.read_json(index, SCHEMA).get("buckets")
+    listed = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    if not listed or not all(NAME.fullmatch(name) for name in names):  # never a path
+        raise FormatError(f"{index} does not list rows as they were saved.", RESTORE)
+    return list(names)
 
 
 def _write(bucket: Bucket, folder: Path) -> str:

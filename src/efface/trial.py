@@ -37,9 +37,11 @@ MAY_DIFFER = {
     "journal.jsonl": "times, and that there were requests",
     "CURRENT": "the release's number: how many requests there were",
     "certificates/": "they speak about a request",
+    "journal.head": "a digest of the journal",
     "private/N/manifest.json": "digests of the release's files, its number and certificate among them",
-    "private/owners.key": "a random key",
-    "core-records.json": "hashes under that key: compared as who is the same person, not as bytes",
+    "private/N/forgotten.json": "by what forgotten images are refused: hashes under the key",
+    "private/key.json": "a random key",
+    "core/K/core-records.json": "hashes under that key: compared as who is the same person, not as bytes",
 }
 KINDS = ("ids", "owner", "cohort", "label", "add")
 HELD_OUT = 0.2  # of the user records: those to be added
@@ -214,21 +216,23 @@ def differences(one: Path, other: Path) -> Iterator[str]:
 
 def _files(root: Path) -> dict[str, bytes]:
     """Contents by name, the release's number replaced by N."""
-    number, found = str(Workspace(root).number), {}
+    now, found = Workspace(root).current, {}
     for path in root.rglob("*"):
         parts = list(path.relative_to(root).parts)
-        if parts[0] in ("releases", "private") and len(parts) > 1 and parts[1] == number:
+        if parts[0] in ("releases", "private") and parts[1:2] == [str(now.release)]:
             parts[1] = "N"
+        if parts[0] == "core" and parts[1:2] == [str(now.core)]:
+            parts[1] = "K"
         name = "/".join(parts)
         if path.is_file() and name not in MAY_DIFFER and f"{parts[0]}/" not in MAY_DIFFER:
             found[name] = path.read_bytes()
-    found["core-records.json"] = _core_records(root)
+    found["core/K/core-records.json"] = _core_records(Workspace(root).base)
     return found
 
 
-def _core_records(root: Path) -> bytes:
+def _core_records(folder: Path) -> bytes:
     """``core-records.json`` with every keyed hash replaced by the position where it is first seen."""
-    values = files.read_json(root / "core-records.json", CORE_SCHEMA)
+    values = files.read_json(folder / "core-records.json", CORE_SCHEMA)
     for column in ("owners", "cohorts"):
         first: dict[str, int] = {}
         values[column] = [first.setdefault(tag, i) for i, tag in enumerate(values[column])]

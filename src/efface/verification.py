@@ -26,8 +26,7 @@ from efface.tangent.forgetting import SolvedForgetting
 from efface.tangent.problem import RidgeProblem
 from efface.tangent.rounding import measured_gradient
 from efface.workspace import Workspace
-from efface.workspace.disk import file_digest
-from efface.workspace.store import CERTIFICATE_SCHEMA, MANIFEST_SCHEMA
+from efface.workspace.superseded import CERTIFICATE_SCHEMA
 
 # Weights without a proof, or of an earlier version in float64, may differ by float32's rounding from those
 # solved on another machine from the same sums.
@@ -47,15 +46,15 @@ class Check:
 def all_checks(
     workspace: Workspace, *, retrain: bool = False, images: str | None = None
 ) -> Iterator[Check]:
-    """The checks, one after the other, with no request running in between.
+    """The checks, one after the other, with no request running in between. Nothing is changed.
 
     A file that cannot be read as what it should be raises FormatError, a journal LedgerError.
     """
     with locked(workspace.path / "lock"):
+        workspace.check_journal()
         yield _files(workspace)
         yield _journal(workspace)
-        strays = [path.name for path in (*workspace.strays(), *workspace.forbidden())]
-        yield Check("no leftovers", not strays, ", ".join(strays) or "none")
+        yield _leftovers(workspace)
         model = workspace.model()
         yield _core(workspace, model)
         yield _certificate(workspace, model)
@@ -69,16 +68,31 @@ def all_checks(
 
 
 def _files(workspace: Workspace) -> Check:
-    """SHA-256 of every file of the release, as written down when it was made."""
-    path = workspace.path / "private" / str(workspace.number) / "manifest.json"
-    listed = read_json(path, MANIFEST_SCHEMA)["files"]
-    changed = [
-        name
-        for name, digest in listed.items()
-        if not (workspace.path / name).is_file() or file_digest(workspace.path / name) != digest
+    """SHA-256 of every file that the workspace owns, as written down when it was made."""
+    manifest, cache = workspace.manifest, workspace.cache
+    changed = list(manifest.wrong(workspace.path))
+    if cache is not None:
+        retained = workspace.data.digests
+        there = set(retained) <= cache.digests
+        if not there or manifest.activations != cache.digest_of(retained):
+            changed.append("activations")
+    detail = f"changed or missing: {', '.join(changed)}" if changed else ""
+    return Check("files", not changed, detail or f"{len(manifest.files)} digests")
+
+
+def _leftovers(workspace: Workspace) -> Check:
+    """An unfinished request, old releases, and what only looks like a free place."""
+    found = [
+        path.relative_to(workspace.path).as_posix()
+        for path in (*workspace.strays(), *workspace.forbidden())
     ]
-    detail = f"changed or missing: {', '.join(changed)}" if changed else f"{len(listed)} digests"
-    return Check("files", not changed, detail)
+    if workspace.cache is not None and not workspace.cache.is_tidy():
+        found.append("rows of no record in activations")
+    detail = ", ".join(found) or "none"
+    if "pending.json" in found:
+        advice = f"`efface resume {workspace.path}` or `efface cancel {workspace.path}`"
+        detail = f"an unfinished request ({advice}): {detail}"
+    return Check("no leftovers", not found, detail)
 
 
 def _journal(workspace: Workspace) -> Check:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.readers import archives
 
@@ -132,6 +132,7 @@ def test_a_pickle_that_asks_for_a_huge_memo(tmp_path: Path) -> None:
 
 
 @given(st.binary(max_size=40), st.integers(0, 60))
+@example(b"\x96", 0)  # a bytearray of 10¹⁸ bytes
 def test_a_damaged_pickle_is_a_format_error_or_a_dictionary(
     tmp_path_factory: pytest.TempPathFactory, noise: bytes, at: int
 ) -> None:

@@ -18,6 +18,7 @@ REGISTRY = (
     "add",
     "plan",
     "resume",
+    "cancel",
     "verify",
     "scan",
     "audit",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from efface.commands.forget import WorkspacePath, report
-from efface.commands.output import JsonFlag, warn
+from efface.commands.output import JsonFlag, TrustModule, warn
 from efface.progress import mode_for, show
 
 if TYPE_CHECKING:
@@ -29,17 +29,19 @@ def add(
         bool,
         typer.Option("--allow-reingest", help="Take in images that were forgotten here before."),
     ] = False,
+    trust_module: TrustModule = None,
     json: JsonFlag = False,
 ) -> None:
     """Add user records and publish the new model; all of them, or on any error none.
 
     An image that was forgotten in this workspace is refused, whatever its name is now.
     """
+    from efface.backbone import trusted_module
     from efface.commands.inputs import load_model, read_labelled
     from efface.workspace import Workspace
 
-    opened = Workspace.open(workspace)
-    records = read_labelled(load_model(workspace), workspace, data, "user")
+    opened = Workspace.open(workspace, module=trusted_module(trust_module))
+    records = read_labelled(load_model(workspace, trust_module), workspace, data, "user")
     chosen = records.select(cohort=cohort, owner=owner)
     _warn_of_core(opened, chosen)
     with show("add", mode_for(as_json=json)) as progress:

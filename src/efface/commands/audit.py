@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from efface.commands.forget import WorkspacePath
-from efface.commands.output import JsonFlag, finish, table
+from efface.commands.output import JsonFlag, TrustModule, finish, plain, table
 from efface.errors import EffaceError, GuaranteeError
 from efface.progress import Progress, mode_for, part, show
 
@@ -40,6 +40,7 @@ def audit(
     canaries: Annotated[int, typer.Option(min=0, help="Of the one-run audit; 0: none.")] = 200,
     seed: Annotated[int, typer.Option(help="Of all random choices.")] = 0,
     out: Annotated[Path, typer.Option(help=OUT)] = Path("efface-audit"),
+    trust_module: TrustModule = None,
     json: JsonFlag = False,
 ) -> None:
     """Compare a model with one retrained without some records, and attack it and its method.
@@ -48,9 +49,10 @@ def audit(
     measured contradicts the certificate.
     """
     from efface.audit.study import Settings
+    from efface.backbone import trusted_module
     from efface.workspace import Workspace
 
-    opened = Workspace.open(workspace, recover=False)
+    opened = Workspace.open(workspace, module=trusted_module(trust_module), recover=False)
     with show("audit", mode_for(as_json=json)) as progress:
         asked, test = _read(opened, data, owner, id_)
         settings = Settings(seeds=1, worlds=worlds, canaries=canaries, seed=seed)
@@ -183,7 +185,7 @@ def _render(console: Console, values: dict[str, Any]) -> None:
         console.print(line, style="bold red", soft_wrap=True)
     if values["ok"]:
         console.print("nothing here contradicts the certificate", style="bold green")
-    console.print(f"report: {values['report']}", style="bold", markup=False, soft_wrap=True)
+    console.print(f"report: {plain(values['report'])}", style="bold", markup=False, soft_wrap=True)
 
 
 def headline(values: dict[str, Any]) -> list[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from efface.commands.output import JsonFlag, finish, table
+from efface.commands.output import JsonFlag, cell, finish, table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -66,10 +66,13 @@ def _render(console: Console, backbone: str, findings: list[Finding]) -> None:
         rows = table("module", "problem", "fix", "")
         for finding in findings:
             state = "[green]done[/green]" if finding.fixed else "[bold red]to do[/bold red]"
-            rows.add_row(finding.module or "·", finding.problem, finding.fix, state)
+            rows.add_row(
+                cell(finding.module or "·"), cell(finding.problem), cell(finding.fix), state
+            )
         console.print(rows)
     verdict = f"{open_} to fix by hand" if open_ else "ready to linearise"
-    console.print(f"{backbone}: {verdict}", style="bold red" if open_ else "bold green")
+    style = "bold red" if open_ else "bold green"
+    console.print(f"{cell(backbone)}: {verdict}", style=style)
 
 
 def _render_form(console: Console, form: FormReport) -> None:

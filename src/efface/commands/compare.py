@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from efface.commands.output import JsonFlag, finish, percent, table
+from efface.commands.output import JsonFlag, finish, percent, plain, table
 from efface.progress import mode_for, part, show
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def render(console: Console, values: dict[str, Any]) -> None:
             style="bold red",
             soft_wrap=True,
         )
-    console.print(f"report: {values['report']}", style="bold", markup=False, soft_wrap=True)
+    console.print(f"report: {plain(values['report'])}", style="bold", markup=False, soft_wrap=True)
 
 
 def _attack(best: dict[str, Any] | None) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from efface.commands.output import JsonFlag, finish, percent, table
+from efface.commands.output import JsonFlag, finish, percent, plain, table
 from efface.progress import mode_for, show
 
 if TYPE_CHECKING:
@@ -52,4 +52,4 @@ def _render(console: Console, values: dict[str, Any]) -> None:
     digests = values["digests"]
     console.print(f"statistics after forgetting:       {digests['forgotten']}", soft_wrap=True)
     console.print(f"of a model never given the images: {digests['retrained']}", soft_wrap=True)
-    console.print(f"report: {values['report']}", style="bold", markup=False, soft_wrap=True)
+    console.print(f"report: {plain(values['report'])}", style="bold", markup=False, soft_wrap=True)

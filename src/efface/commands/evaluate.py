@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from efface.commands.output import JsonFlag, ModelPath, finish, percent, table
+from efface.commands.output import JsonFlag, ModelPath, TrustModule, cell, finish, percent, table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,12 +26,13 @@ def evaluate(
     model: ModelPath,
     data: Annotated[str, typer.Argument(help="Labelled data, as for train.")],
     split: Annotated[str, typer.Option(help="core, user, test or all.")] = "test",
+    trust_module: TrustModule = None,
     json: JsonFlag = False,
 ) -> None:
     """Accuracy on labelled data: overall, for each class, and the confusions of the worst classes."""
     from efface.commands.inputs import load_model, read_labelled
 
-    loaded = load_model(model)
+    loaded = load_model(model, trust_module)
     records = read_labelled(loaded, model, data, split)
     labels = [record.label for record in records]
     values = {"model": str(model), "split": split, **measure(labels, loaded.predict(records))}
@@ -80,14 +81,12 @@ def wilson(correct: int, n: int, z: float = 1.959964) -> tuple[float, float]:
 
 
 def _render(console: Console, values: dict[str, Any]) -> None:
-    from rich.markup import escape
-
     rows = table("class", "records", "accuracy", "taken for", right=(1, 2))
     for name, entry in values["per_class"].items():
         mixed = [c for c in values["confusions"] if c["class"] == name]
         taken = ", ".join(f"{c['taken_for']} × {c['num_records']}" for c in mixed)
-        cells = (escape(name), str(entry["num_records"]), percent(entry["accuracy"]))
-        rows.add_row(*cells, escape(taken))
+        cells = (cell(name), str(entry["num_records"]), percent(entry["accuracy"]))
+        rows.add_row(*cells, cell(taken))
     console.print(rows)
     low, high = values["interval_95"]
     console.print(

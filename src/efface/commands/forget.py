@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from efface.commands.output import JsonFlag, finish, table, warn
+from efface.commands.output import JsonFlag, TrustModule, finish, plain, table, warn
 from efface.progress import mode_for, show
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ def forget(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say which records would be forgotten.")
     ] = False,
+    trust_module: TrustModule = None,
     json: JsonFlag = False,
 ) -> None:
     """Forget records: the new model is published, and everything derived from them is deleted.
@@ -75,9 +76,10 @@ def forget(
     and nothing published, when the guarantee was not reached, or when some of the person's images are core
     data: --user-part-only then forgets the others.
     """
+    from efface.backbone import trusted_module
     from efface.workspace import Workspace
 
-    opened = Workspace.open(workspace)
+    opened = Workspace.open(workspace, module=trusted_module(trust_module), recover=not dry_run)
     named = _named(owner, ids, id_, cohort, label, everything)
     if image is not None:
         named |= _pictured(opened, image, near, named)
@@ -89,6 +91,8 @@ def forget(
         named |= {"ids": batch.ids, "in_core": batch.in_core}
     if dry_run:
         preview = opened.preview(**named, user_part_only=user_part_only)
+        for note in preview.notes:
+            warn(note)
         values = {
             "workspace": str(workspace),
             "dry_run": True,
@@ -207,6 +211,8 @@ KEPT = {
 def report(result: Result, workspace: Path, *, as_json: bool) -> None:
     """The outcome of a request, with its certificate."""
     certificate = result.certificate
+    for note in result.notes:
+        warn(note)
     values = {
         "workspace": str(workspace),
         "action": str(result.action),
@@ -236,7 +242,7 @@ def render(console: Console, values: Mapping[str, Any]) -> None:
         text = "no certificate: nothing has been forgotten yet, so there is nothing to hide"
         console.print(text, style="dim")
     place = f"release {values['release']} of {values['workspace']} is published"
-    console.print(place, style="bold", markup=False, soft_wrap=True)
+    console.print(plain(place), style="bold", markup=False, soft_wrap=True)
 
 
 def lines(certificate: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -322,5 +328,5 @@ def _render_preview(console: Console, values: Mapping[str, Any]) -> None:
     shown = values["ids"][:10]
     more = len(values["ids"]) - len(shown)
     text = ", ".join(shown) + (f" and {more} more" if more else "")
-    console.print(text, markup=False, soft_wrap=True)
+    console.print(plain(text), markup=False, soft_wrap=True)
     console.print("dry run: nothing was changed", style="dim")

@@ -37,8 +37,10 @@ def read_labelled(model: MixedLinear, folder: Path, spec: str, split: str) -> Re
 
 def _trained_on(folder: Path) -> DataConfig | None:
     from efface.config import load_config
+    from efface.model import current
 
-    path = folder / "config.toml"
+    published = current(folder)
+    path = (folder if published is None else published.folders(folder)[0]) / "config.toml"
     return load_config(path).data if path.is_file() else None
 
 
@@ -75,6 +77,7 @@ def _records_of(model: MixedLinear, item: str, split: str) -> list[Record]:
     from efface.readers.layouts import recognise
     from efface.readers.metadata import METADATA_NAMES
     from efface.records import Records
+    from efface.regular import objection
 
     path, label = Path(item).expanduser(), model.classes[0]
     if _is_image(path) or (path.is_file() and not _is_data(path)):
@@ -82,7 +85,8 @@ def _records_of(model: MixedLinear, item: str, split: str) -> list[Record]:
     listed = path.is_dir() and any((path / name).is_file() for name in METADATA_NAMES)
     plain = path.is_dir() and not listed and not any(path.glob("*.parquet"))
     if plain and recognise(path) is None:
-        files = sorted(file for file in path.rglob("*") if file.is_file() and _is_image(file))
+        found = (file for file in path.rglob("*") if file.is_file() and _is_image(file))
+        files = sorted(file for file in found if objection(path, file) is None)
         return [_record(file, label) for file in files]
     records = choose(Records.open(item, channels=_channels(model)), split)
     return [replace(record, label=label) for record in records]
@@ -117,11 +121,12 @@ def _channels(model: MixedLinear) -> str:
     return Channels.of_count(model.core.backbone.preprocess.channels)
 
 
-def load_model(path: Path) -> MixedLinear:
+def load_model(path: Path, trust_module: str | None = None) -> MixedLinear:
+    from efface.backbone import trusted_module
     from efface.model import MixedLinear
 
     if not path.is_dir():
         raise FormatError(
             f"{path} is not a model folder.", "give a folder written by efface train."
         )
-    return MixedLinear.load(path)
+    return MixedLinear.load(path, module=trusted_module(trust_module))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import unicodedata
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,17 +18,46 @@ if TYPE_CHECKING:
 JsonFlag = Annotated[
     bool, typer.Option("--json", help="Print one JSON object on stdout, and nothing else there.")
 ]
+TRUST = "Run this code, module.path:callable, to build the network of a model made with torch:…"
+TrustModule = Annotated[str | None, typer.Option(help=TRUST)]
 ModelPath = Annotated[Path, typer.Argument(help="A folder written by `efface train`.")]
 
 
 def finish(values: Mapping[str, Any], *, as_json: bool, render: Callable[[Console], None]) -> None:
     """End a command: ``values`` as one line of JSON, or drawn by ``render``."""
     if as_json:
-        print(json.dumps(values, ensure_ascii=False), flush=True)
+        print(_json_line(values), flush=True)
         return
     from rich.console import Console
 
     render(Console(highlight=False))
+
+
+def _json_line(values: Mapping[str, Any]) -> str:
+    """As people read it, unless something in it is not Unicode (a file's name): then all is escaped."""
+    text = json.dumps(values, ensure_ascii=False)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return json.dumps(values)
+    return text
+
+
+def plain(text: object) -> str:
+    """Text from elsewhere (names, paths, messages) without anything that a terminal would act upon."""
+    return "".join(
+        f"\\x{ord(c):02x}"
+        if unicodedata.category(c) in ("Cc", "Cs", "Cf") and c not in "\n\t\u200d\u200c\u00ad"
+        else c
+        for c in str(text)
+    )
+
+
+def cell(text: object) -> str:
+    """The same for a table's cell: markup in it is shown, not followed."""
+    from rich.markup import escape
+
+    return escape(plain(text).replace("\n", " "))
 
 
 def warn(message: str) -> None:
@@ -35,14 +65,18 @@ def warn(message: str) -> None:
     from rich.console import Console
 
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    console.print("note:", message, style="yellow", markup=False)
+    console.print("note:", plain(message), style="yellow", markup=False)
 
 
-def fail(message: str, fix: str) -> None:
-    """``error: … Fix: …`` in red, on one line of stderr."""
+def fail(message: str, fix: str, *, exit_code: int = 2, as_json: bool = False) -> None:
+    """``error: … Fix: …`` in red, on one line of stderr; as JSON, one object on stdout."""
     from rich.console import Console
 
-    text = " ".join(f"error: {message} Fix: {fix}".split() if fix else f"error: {message}".split())
+    if as_json:
+        values = {"error": message, "fix": fix, "exit_code": exit_code}
+        print(json.dumps(values), flush=True)
+    text = f"error: {message} Fix: {fix}" if fix else f"error: {message}"
+    text = " ".join(plain(text).split())
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     console.print(text, style="bold red", markup=False)
     sys.stderr.flush()

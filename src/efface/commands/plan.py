@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from efface.commands.forget import WorkspacePath
-from efface.commands.output import JsonFlag, finish, table
+from efface.commands.output import JsonFlag, TrustModule, finish, table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,6 +28,7 @@ def plan(
         float | None, typer.Option(help="Standard deviation of the noise. Default: from core data.")
     ] = None,
     state: Annotated[str, typer.Option(help=STATE)] = "secret",
+    trust_module: TrustModule = None,
     json: JsonFlag = False,
 ) -> None:
     """Store the guarantee of later requests: what the tangent user part promises.
@@ -36,9 +37,12 @@ def plan(
     compact user part forgets exactly and needs none, unless you also fear somebody who has the release before
     a request: with --sigma its releases get noise that hides the difference.
     """
+    from efface.backbone import trusted_module
     from efface.workspace import Workspace
 
-    guarantee = Workspace.open(workspace).plan(epsilon, delta, sigma, state)
+    guarantee = Workspace.open(workspace, module=trusted_module(trust_module)).plan(
+        epsilon, delta, sigma, state
+    )
     values = {"workspace": str(workspace), "guarantee": asdict(guarantee)}
     finish(values, as_json=json, render=lambda console: _render(console, values))
 

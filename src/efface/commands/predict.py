@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from efface.commands.output import JsonFlag, ModelPath, finish, table
+from efface.commands.output import JsonFlag, ModelPath, TrustModule, cell, finish, table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,6 +31,7 @@ def predict(
         str, typer.Option(help="Of data with splits: core, user, test or all.")
     ] = "all",
     top: Annotated[int, typer.Option(min=1, help="Classes to list for each image.")] = 3,
+    trust_module: TrustModule = None,
     json: JsonFlag = False,
 ) -> None:
     """Predict the class of images.
@@ -40,7 +41,7 @@ def predict(
     """
     from efface.commands.inputs import load_model, read_unlabelled
 
-    loaded = load_model(model)
+    loaded = load_model(model, trust_module)
     records = read_unlabelled(loaded, images, split)
     predictions = _predictions(loaded, records, top)
     values = {"model": str(model), "predictions": predictions}
@@ -62,10 +63,8 @@ def _predictions(model: MixedLinear, records: Records, top: int) -> list[dict[st
 
 
 def _render(console: Console, predictions: list[dict[str, Any]]) -> None:
-    from rich.markup import escape
-
     rows = table("image", "class", "scores")
     for entry in predictions:
         scores = ", ".join(f"{name} {score:.2f}" for name, score in entry["scores"].items())
-        rows.add_row(escape(entry["id"]), f"[bold]{escape(entry['label'])}[/bold]", escape(scores))
+        rows.add_row(cell(entry["id"]), f"[bold]{cell(entry['label'])}[/bold]", cell(scores))
     console.print(rows)

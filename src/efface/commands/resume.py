@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from efface.commands.forget import WorkspacePath, report
-from efface.commands.output import JsonFlag, finish
+from efface.commands.output import JsonFlag, TrustModule, finish
 from efface.progress import mode_for, show
 
 EXAMPLES = "Example: [bold]efface resume model[/bold]"
 
 
-def resume(workspace: WorkspacePath, json: JsonFlag = False) -> None:
+def resume(
+    workspace: WorkspacePath, trust_module: TrustModule = None, json: JsonFlag = False
+) -> None:
     """Finish the request that was running when the machine stopped, if there is one.
 
-    Every other command that changes a workspace does so first, too.
+    Every other command that changes a workspace does so first, too. efface cancel calls it off instead.
     """
+    from efface.backbone import trusted_module
     from efface.workspace import Workspace
 
-    opened = Workspace.open(workspace, recover=False)
+    opened = Workspace.open(workspace, module=trusted_module(trust_module), recover=False)
     with show("resume", mode_for(as_json=json)) as progress:
         result = opened.resume(progress)
     if result is not None:

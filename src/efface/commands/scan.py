@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from efface.commands.forget import WorkspacePath
-from efface.commands.output import JsonFlag, finish, table, warn
+from efface.commands.output import JsonFlag, TrustModule, cell, finish, plain, table, warn
+from efface.errors import RequestError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from efface.model import MixedLinear
     from efface.records import Records
 
 EXAMPLES = """\
@@ -36,18 +38,28 @@ def scan(
         list[str] | None, typer.Option(help="SHA-256 of an image's content; repeatable.")
     ] = None,
     image: Annotated[list[Path] | None, typer.Option(help="An image file; repeatable.")] = None,
+    trust_module: TrustModule = None,
     json: JsonFlag = False,
 ) -> None:
     """Search every file of a workspace for records: features, pixels, names, digests, old releases.
 
     With the images (DATA or --image) what the model would store of them is computed and searched for,
-    byte by byte; without, only names and digests are. Exit code 0 if nothing is left, 3 if something is.
+    byte by byte; without, only names and digests are. A file that the workspace does not own is a finding.
+    Exit code 0 if nothing is left, 3 if something is, 2 for an owner or id that the data does not know.
     """
+    from efface.backbone import trusted_module
+    from efface.commands.inputs import load_model
     from efface.scan import scan as look
 
-    records = _records(workspace, data, owner or [], id_ or [], digest or [], image or [])
+    wanted = (owner or [], id_ or [], digest or [], image or [])
+    records = _records(load_model(workspace, trust_module), workspace, data, *wanted)
     found = look(
-        workspace, records=records, ids=id_ or [], owners=owner or [], digests=digest or []
+        workspace,
+        records=records,
+        ids=id_ or [],
+        owners=owner or [],
+        digests=digest or [],
+        module=trusted_module(trust_module),
     )
     for text in found.not_searched:
         warn(f"not searched for {text}")
@@ -67,6 +79,7 @@ def scan(
 
 
 def _records(
+    model: MixedLinear,
     folder: Path,
     data: str | None,
     owners: Sequence[str],
@@ -75,17 +88,19 @@ def _records(
     images: Sequence[Path],
 ) -> Records:
     """The records that are meant, with their images, as far as these are at hand."""
-    from efface.commands.inputs import load_model, read_labelled, read_unlabelled
+    from efface.commands.inputs import read_labelled, read_unlabelled
     from efface.records import Records
 
-    model = load_model(folder)
     found = Records([], model.classes)
     if images:
         found = read_unlabelled(model, [str(path) for path in images], "all")
     if data is not None:
-        meant = read_labelled(model, folder, data, "user").where(
-            lambda r: r.owner in owners or r.id in ids or r.digest in digests
-        )
+        user = read_labelled(model, folder, data, "user")
+        for name in (*owners, *ids):
+            if name not in {*user.owners, *user.ids}:
+                fix = "check the spelling: what is not known cannot be looked for."
+                raise RequestError(f"no user record of {data} has owner or id {name!r}.", fix)
+        meant = user.where(lambda r: r.owner in owners or r.id in ids or r.digest in digests)
         found = found + meant
     return found
 
@@ -93,14 +108,14 @@ def _records(
 def _render(console: Console, values: dict[str, Any]) -> None:
     console.print(f"{len(values['files'])} files searched for {values['num_patterns']} patterns:")
     for name in values["files"]:
-        console.print(f"  {name}", style="dim", markup=False, soft_wrap=True)
+        console.print(f"  {plain(name)}", style="dim", markup=False, soft_wrap=True)
     if values["findings"]:
         rows = table("found in", "what", "how")
         for finding in values["findings"]:
-            rows.add_row(finding["file"], finding["what"], finding["how"])
+            rows.add_row(*(cell(finding[name]) for name in ("file", "what", "how")))
         console.print(rows)
     if values["kept"]:
-        text = f"{len(values['kept'])} content digests in the journal, to refuse the images later"
+        text = f"{len(values['kept'])} keyed digests are kept, to refuse the images later"
         console.print(text, soft_wrap=True)
     verdict = f"{len(values['findings'])} remains" if values["findings"] else "nothing is left"
     console.print(verdict, style="bold red" if values["findings"] else "bold green")

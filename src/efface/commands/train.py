@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from efface.commands.output import JsonFlag, finish, percent, table, warn
+from efface.commands.output import JsonFlag, TrustModule, finish, percent, plain, table, warn
 from efface.errors import EffaceError
 from efface.progress import Mode, mode_for, show
 
@@ -104,8 +105,10 @@ def train(
         bool, typer.Option("--dry-run", help="Only say what it would take.")
     ] = False,
     print_config: Annotated[
-        bool, typer.Option("--print-config", help="Only print the resolved config as TOML.")
+        bool,
+        typer.Option("--print-config", help="Only print the resolved config as TOML, or JSON."),
     ] = False,
+    trust_module: TrustModule = None,
     json: JsonFlag = False,
 ) -> None:
     """Train a core on core data, then fit the user part on user data.
@@ -141,8 +144,13 @@ def train(
             "output.cache": None if cache is None else str(cache),
         },
     )
+    if backbone is None:
+        _check_trust(settings.core.backbone, trust_module)
     if print_config:
-        print(to_toml(settings), end="")
+        if json:
+            finish(settings.model_dump(mode="json"), as_json=True, render=lambda _: None)
+        else:
+            print(to_toml(settings), end="")
         return
     if not dry_run:
         _check_folder(Path(settings.output.dir), overwrite)
@@ -154,18 +162,40 @@ def train(
         values = _plan(settings, core, records)
         finish(values, as_json=json, render=lambda console: _render_plan(console, values))
         return
+    _check_room(settings, core, records)
     replaced = {"overwrite": overwrite, "allow_reingest": allow_reingest}
     values = _run(settings, core, records, mode_for(as_json=json), replaced)
     finish(values, as_json=json, render=lambda console: _render(console, values))
 
 
+def _check_trust(backbone: str, trusted: str | None) -> None:
+    """Code that a config file names runs only if it is named on the command line as well."""
+    kind, _, name = backbone.partition(":")
+    if kind == "torch" and (trusted or "").removeprefix("torch:") != name:
+        fix = "if you trust that code, name it: --trust-module NAME, or --backbone torch:NAME."
+        raise EffaceError(f"the config's backbone is code, {name!r}.", fix)
+
+
 def _check_folder(folder: Path, overwrite: bool) -> None:
-    # model.json alone is what a run that was cut short leaves behind
-    finished = any((folder / name).exists() for name in ("CURRENT", "user.safetensors"))
-    if finished and not overwrite:
-        raise EffaceError(
-            f"there already is a model in {folder}.", "choose another --out, or add --overwrite."
-        )
+    """All that can be known before training: whose folder it is, and whether it can be written."""
+    from efface.workspace.founding import check_folder, check_writable
+
+    check_folder(folder, overwrite=overwrite)
+    check_writable(folder)
+
+
+def _check_room(config: Config, core: Core, records: Records) -> None:
+    """The core, and what forgetting needs of the records: rows and sums, or activations."""
+    from efface.workspace.founding import check_room
+
+    size = sum(t.numel() * t.element_size() for t in core.tensors.values())
+    n = len(records.user) + (len(records.core) if config.user.replay_core else 0)
+    if config.user.kind == "compact":
+        k = config.user.features
+        size += n * k * (1 if config.user.bits <= 8 else 2) + 8 * k * (k + len(records.classes))
+    else:
+        size += 4 * n * math.prod(core.boundary_shape)
+    check_room(Path(config.output.dir), size)
 
 
 def _check_reingest(folder: Path, records: Records, allowed: bool) -> None:
@@ -343,7 +373,7 @@ def _render(console: Console, values: Mapping[str, Any]) -> None:
             soft_wrap=True,
         )
         console.print(arithmetic_text(compact), markup=False, soft_wrap=True)
-    console.print(f"model: {values['model']}", style="bold", markup=False, soft_wrap=True)
+    console.print(f"model: {plain(values['model'])}", style="bold", markup=False, soft_wrap=True)
 
 
 # Only saying what it would take.
@@ -379,5 +409,5 @@ def _render_plan(console: Console, values: Mapping[str, Any]) -> None:
         rows.add_row("files set aside", f"{values['skipped']:,}")
     console.print(rows)
     for note in values["notes"]:
-        console.print(f"note: {note}", markup=False)
+        console.print(f"note: {plain(note)}", markup=False)
     console.print("dry run: nothing was trained or written", style="dim")

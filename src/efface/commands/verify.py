@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from efface.commands.forget import WorkspacePath
-from efface.commands.output import JsonFlag, finish, table
+from efface.commands.output import JsonFlag, TrustModule, cell, finish, table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,6 +33,7 @@ def verify(
     from_images: Annotated[
         str | None, typer.Option(help="Compute the rows from this data's images, and compare.")
     ] = None,
+    trust_module: TrustModule = None,
     json: JsonFlag = False,
 ) -> None:
     """Check files, journal and certificate; exit code 4 if something does not check.
@@ -41,10 +42,11 @@ def verify(
     digest; for the tangent part the gradient is computed again in float64, and epsilon from it. Where only
     noisy weights are kept (plan --state noisy) that cannot be: the noise is checked by solving again.
     """
+    from efface.backbone import trusted_module
     from efface.verification import all_checks
     from efface.workspace import Workspace
 
-    opened = Workspace.open(workspace)
+    opened = Workspace.open(workspace, module=trusted_module(trust_module), recover=False)
     checks = list(all_checks(opened, retrain=retrain, images=from_images))
     values = {
         "workspace": str(workspace),
@@ -61,7 +63,7 @@ def _render(console: Console, values: dict[str, Any]) -> None:
     rows = table("check", "", "detail")
     rows.columns[2].overflow = "fold"
     for check in values["checks"]:
-        rows.add_row(check["name"], STATES[check["ok"]], check["detail"])
+        rows.add_row(check["name"], STATES[check["ok"]], cell(check["detail"]))
     console.print(rows)
     partly = any(check["ok"] is None for check in values["checks"])
     good = "all that can be checked does" if partly else "everything checks"

@@ -33,11 +33,12 @@ from efface.integer.graph import REACH, IntegerGraph, Source, evaluate, shapes_o
 from efface.integer.head import exact_linear
 from efface.integer.ops import NoIntegerForm, Op, read
 from efface.integer.self_test import check_gradient, check_graph
-from efface.integer.sums import power
+from efface.integer.sums import LEAST, power
 from efface.integer.tail import IntegerTail, projection_exponents
 from efface.mirror import VIEWS
 from efface.preprocess import Preprocess
 from efface.records import Records
+from efface.saved import LARGEST_IMAGE
 
 MOST_IMAGES = 96  # to find steps on
 MOST_SAMPLES = 256  # to find the gradients' and projections' steps on
@@ -56,15 +57,27 @@ class Exponents:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Exponents:
-        by_number = lambda v: {int(k): int(e) for k, e in v.items()}  # noqa: E731
-        gradients = values["gradients"]
+        """ValueError, KeyError or TypeError for what cannot be steps."""
+        gradients, image = values["gradients"], tuple(values["image"])
+        if len(image) != 3 or not all(type(v) is int and 0 < v <= LARGEST_IMAGE for v in image):
+            raise ValueError(f"no image is {image}")
         return cls(
-            tuple(int(v) for v in values["image"]),  # type: ignore[arg-type]
-            by_number(values["prefix"]),
-            by_number(values["tail"]),
-            None if gradients is None else by_number(gradients),
-            {str(k): (int(a), int(b)) for k, (a, b) in values["projections"].items()},
+            image,
+            _by_number(values["prefix"]),
+            _by_number(values["tail"]),
+            None if gradients is None else _by_number(gradients),
+            {str(k): (_step(a), _step(b)) for k, (a, b) in values["projections"].items()},
         )
+
+
+def _by_number(values: Mapping[str, Any]) -> dict[int, int]:
+    return {int(number): _step(exponent) for number, exponent in values.items()}
+
+
+def _step(exponent: Any) -> int:
+    if type(exponent) is not int or not LEAST <= exponent <= -LEAST:
+        raise ValueError(f"2^{exponent!r:.20} is no step")
+    return exponent
 
 
 def pixel_source(preprocess: Preprocess) -> Source:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import lzma
+import math
+import struct
+import tokenize
 import zipfile
 import zlib
 from collections import defaultdict
@@ -27,7 +31,13 @@ from efface.readers.assemble import (
     whole_number_classes,
 )
 from efface.records import DEFAULT_COHORT, Records, Split
+from efface.regular import LARGEST_TABLE, check_regular
 
+UNREADABLE = (
+    *(ValueError, TypeError, KeyError, EOFError, OSError, OverflowError, MemoryError, SyntaxError),
+    *(RuntimeError, NotImplementedError, zipfile.BadZipFile, zlib.error, struct.error),
+    *(lzma.LZMAError, RecursionError, tokenize.TokenError),
+)
 NUM_DIGITS_OWNERS, NUM_DIGITS_COHORTS = 60, 4
 
 
@@ -70,10 +80,33 @@ def _load_npz(path: Path) -> dict[str, np.ndarray]:
     if not zipfile.is_zipfile(path):
         raise FormatError(f"{path.name} is not an .npz file.", fix)
     try:
+        check_regular(path, LARGEST_TABLE)
+        _check_sizes(path)
         with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as problem:
-        raise FormatError(f"{path.name} cannot be read ({problem}).", fix) from problem
+            return {name: np.asarray(archive[name]) for name in archive.files}
+    except UNREADABLE as problem:
+        raise FormatError(f"{path.name} cannot be read ({problem!s:.200}).", fix) from problem
+
+
+def _check_sizes(path: Path) -> None:
+    """No array may claim more than its member has, nor all of them more than can be meant."""
+    with zipfile.ZipFile(path) as archive:
+        total = sum(member.file_size for member in archive.infolist())
+        if total > LARGEST_TABLE:
+            raise ValueError(f"{total >> 30} GB unpacked, more than {LARGEST_TABLE >> 30}")
+        for member in archive.infolist():
+            with archive.open(member) as file:
+                if file.read(6) != np.lib.format.MAGIC_PREFIX:
+                    raise ValueError(f"{member.filename} is no array")
+                version = tuple(file.read(2))
+                read = np.lib.format.read_array_header_1_0
+                shape, _, dtype = (read if version == (1, 0) else _header_2)(file)
+            if math.prod(shape) * dtype.itemsize > member.file_size:
+                raise ValueError(f"{member.filename} claims {shape}, more than it has")
+
+
+def _header_2(file: Any) -> Any:
+    return np.lib.format.read_array_header_2_0(file)
 
 
 def _one_table(arrays: dict[str, np.ndarray]) -> list[Table]:

@@ -6,16 +6,19 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypedDict
 
 import numpy as np
 
+from efface import names
 from efface.errors import EffaceError, FormatError, RecordError
 from efface.images import Channels, ImageSource, decode, digest_of, naming, num_channels
+from efface.names import tidy
 from efface.records import DEFAULT_COHORT, Record, Records, Skipped, Split
 
 PathLike: TypeAlias = str | os.PathLike[str]
@@ -103,14 +106,27 @@ def assemble(
     if empty and not given:  # a mistake, while the caller may name what nobody has, or has any more
         fix = "add images of it to core or user data, or take the class out."
         raise RecordError(empty[0], "this class has no core or user record.", fix)
-    remarks = [*found.remarks, *(f"class {name!r} has no core or user record" for name in empty)]
+    remarks = [*_remarks(found), *(f"class {name!r} has no core or user record" for name in empty)]
     result = Records(records, classes, skipped=skipped, remarks=remarks, listed=listed)
     return result if core_fraction is None else result.with_core_fraction(core_fraction, seed)
 
 
+def _remarks(found: Found) -> list[str]:
+    """The reader's, and what often is a slip: owners that look alike, columns that mean nothing here."""
+    owners = {row.owner for row in found.rows if row.owner != row.id and row.split is Split.USER}
+    return [*found.remarks, *names.remarks(owners), *_unknown_columns(found.rows)]
+
+
+def _unknown_columns(rows: Sequence[Row]) -> Iterator[str]:
+    for name in sorted({str(key) for row in rows for key in row.extra}):
+        close = difflib.get_close_matches(tidy(name).lower(), KNOWN_COLUMNS, n=1)
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        yield f"the column {name!r} means nothing to efface{hint}; it is kept with the records"
+
+
 def _channels(name: str | None) -> Channels | None:
     if name is not None and name not in list(Channels):
-        raise EffaceError(f"channels={name!r} is unknown.", 'use "gray", "rgb" or None.')
+        raise EffaceError(f"channels {name!r} are unknown.", "use gray or rgb, or leave it out.")
     return None if name is None else Channels(name)
 
 
@@ -151,7 +167,8 @@ def _check_channels_agree(records: Sequence[Record], counts: Sequence[int]) -> N
         if count != usual:
             odd = sum(n != usual for n in counts)
             message = f"{count} channel(s) where most have {usual} ({odd} such of {len(counts)})."
-            raise RecordError(record.id, message, 'read with channels="rgb" (or "gray").')
+            fix = 'read with --channels rgb or gray (in Python: channels="rgb").'
+            raise RecordError(record.id, message, fix)
 
 
 # One row from named columns: the shared half of metadata files, Parquet and npz.
@@ -171,8 +188,8 @@ def make_row(
         label=_label(record_id, columns.get("label"), names),
         source=source,
         split=_split(record_id, columns.get("split"), split),
-        owner=text_or(columns.get("owner"), record_id),
-        cohort=text_or(columns.get("cohort"), DEFAULT_COHORT),
+        owner=tidy(text_or(columns.get("owner"), record_id)) or record_id,
+        cohort=tidy(text_or(columns.get("cohort"), DEFAULT_COHORT)) or DEFAULT_COHORT,
         extra={key: value for key, value in columns.items() if key not in KNOWN_COLUMNS},
     )
 

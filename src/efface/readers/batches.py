@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from efface.errors import FormatError
+from efface.regular import read_regular
 
 BYTES_TYPE = (b"u1", "u1")
 
@@ -59,7 +60,13 @@ STAND_INS = {
 
 
 class _Reader(pickle._Unpickler):
-    """The implementation in Python: the one in C allocates whatever a damaged file asks for."""
+    """The implementation in Python: the one in C allocates whatever a damaged file asks for. So does this
+    one for a bytearray, which no batch has."""
+
+    def _refuse(self) -> None:
+        raise pickle.UnpicklingError("it asks for a bytearray")
+
+    dispatch = {**pickle._Unpickler.dispatch, pickle.BYTEARRAY8[0]: _refuse}  # type: ignore[dict-item]  # noqa: RUF012
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in STAND_INS:
@@ -74,7 +81,7 @@ def read_batch(path: Path) -> dict[Any, Any]:
     """The dictionary in the file, with its arrays restored; a file that asks for more is an error."""
     fix = "take the official archive, or its binary version (efface data get cifar10)."
     try:
-        content = _Reader(io.BytesIO(path.read_bytes()), encoding="bytes").load()
+        content = _Reader(io.BytesIO(read_regular(path)), encoding="bytes").load()
         if not isinstance(content, dict):
             raise ValueError("not a dictionary")
         return {k: v.restored() if isinstance(v, _Array) else v for k, v in content.items()}

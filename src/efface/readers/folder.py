@@ -10,11 +10,13 @@ from efface.errors import FormatError, RecordError
 from efface.images import FileImage
 from efface.readers.assemble import SPLITS, Found, PathLike, ReadOptions, Row, assemble
 from efface.records import Records, Skipped, Split
+from efface.regular import objection
 
 IMAGE_SUFFIXES = frozenset(
     {".avif", ".bmp", ".gif", ".jfif", ".jp2", ".jpeg", ".jpg", ".pbm"}
     | {".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp"}
 )
+OUTSIDE = "outside any class folder"
 SYSTEM_FILES = frozenset({"Thumbs.db", "desktop.ini", "__MACOSX"})
 
 
@@ -45,15 +47,16 @@ def _visible(folder: Path) -> list[Path]:
     return sorted(entry for entry in entries if not entry.name.startswith("."))
 
 
-def _subfolders(folder: Path) -> list[Path]:
-    return [entry for entry in _visible(folder) if entry.is_dir()]
+def _subfolders(root: Path, folder: Path) -> list[Path]:
+    folders = [entry for entry in _visible(folder) if entry.is_dir()]
+    return [entry for entry in folders if objection(root, entry) is None]
 
 
 def _split_folders(root: Path, skipped: list[Skipped]) -> list[tuple[Split, Path]]:
     """A folder called "train" is a split only if it has class folders: it may be a class."""
-    folders = _subfolders(root)
+    folders = _subfolders(root, root)
     named = [entry for entry in folders if entry.name.lower() in SPLITS]
-    splits = [entry for entry in named if _subfolders(entry)]
+    splits = [entry for entry in named if _subfolders(root, entry)]
     if not splits and named == folders:
         fix = "sort the images into <class>/ or train/<class>/, or list them in metadata.csv."
         raise FormatError(f"no class folders below {str(root)!r}.", fix)
@@ -66,13 +69,22 @@ def _split_folders(root: Path, skipped: list[Skipped]) -> list[tuple[Split, Path
 
 
 def _class_folders(root: Path, folder: Path, skipped: list[Skipped]) -> list[Path]:
-    loose = (entry for entry in _visible(folder) if not entry.is_dir())
-    skipped += [Skipped(id_below(root, entry), "outside any class folder") for entry in loose]
-    return _subfolders(folder)
+    kept = _subfolders(root, folder)
+    for entry in _visible(folder):
+        if entry not in kept:
+            reason = (objection(root, entry) if entry.is_dir() else None) or OUTSIDE
+            skipped.append(Skipped(id_below(root, entry), reason))
+    return kept
 
 
 def _class_rows(root: Path, folder: Path, split: Split, skipped: list[Skipped]) -> list[Row]:
-    files = list(files_below(folder))
+    files = []
+    for file in files_below(folder):
+        reason = objection(root, file)
+        if reason is None:
+            files.append(file)
+        else:
+            skipped.append(Skipped(id_below(root, file), reason))
     images = [file for file in files if is_image(file)]
     skipped += [Skipped(id_below(root, f), "not an image file") for f in files if not is_image(f)]
     if not images:

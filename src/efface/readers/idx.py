@@ -14,6 +14,7 @@ from efface.images import ArrayImage
 from efface.readers.assemble import Found, Row
 from efface.readers.listed import AGAIN
 from efface.records import Split
+from efface.regular import LARGEST_LIST
 
 DIGITS = tuple("0123456789")
 CLOTHES = (
@@ -87,7 +88,11 @@ def read_idx(path: Path, num_axes: int) -> np.ndarray:
 def _content(path: Path) -> np.ndarray:
     try:
         if path.suffix == ".gz":
-            return np.frombuffer(gzip.decompress(path.read_bytes()), np.uint8)
+            with gzip.open(path) as file:
+                data = file.read(LARGEST_LIST + 1)
+            if len(data) > LARGEST_LIST:
+                raise ValueError(f"more than {LARGEST_LIST >> 20} MB unpacked")
+            return np.frombuffer(data, np.uint8)
         return np.memmap(path, np.uint8, mode="r")
     except (OSError, EOFError, ValueError, zlib.error) as problem:
         raise FormatError(f"{path} cannot be read ({problem}).", AGAIN) from problem

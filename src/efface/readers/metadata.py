@@ -22,6 +22,7 @@ from efface.readers.assemble import (
 )
 from efface.readers.folder import files_below, id_below, is_image
 from efface.records import Records
+from efface.regular import LARGEST_LIST, read_regular
 
 METADATA_NAMES = ("metadata.csv", "metadata.jsonl")
 
@@ -72,7 +73,7 @@ def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             continue
         try:
             columns = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             columns = None
         if not isinstance(columns, dict):
             message = f"line {number} of {path.name} is not a JSON object."
@@ -82,8 +83,8 @@ def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def _utf8(path: Path) -> str:
     try:
-        return path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as problem:
+        return read_regular(path, LARGEST_LIST).decode("utf-8-sig")
+    except ValueError as problem:  # UnicodeDecodeError is one
         raise FormatError(f"{path.name}: {problem}.", "save it as UTF-8 text.") from problem
 
 

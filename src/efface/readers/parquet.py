@@ -20,6 +20,7 @@ from efface.readers.assemble import (
     whole_number_classes,
 )
 from efface.records import Records, Split
+from efface.regular import LARGEST_TABLE, check_regular
 
 
 def read_parquet(
@@ -60,11 +61,23 @@ def _load_parquet(file: Path) -> Any:
         raise EffaceError("reading Parquet needs pyarrow.", fix) from problem
     try:
         # a ParquetFile, since read_table would make columns of folder names like "split=test"
+        check_regular(file, LARGEST_TABLE)
         with pq.ParquetFile(file) as opened:
+            groups = range(opened.num_row_groups)
+            size = sum(opened.metadata.row_group(i).total_byte_size for i in groups)
+            if size > LARGEST_TABLE:
+                raise ValueError(f"{size >> 30} GB unpacked, more than {LARGEST_TABLE >> 30}")
             return opened.read()
-    except (pa.ArrowException, OSError) as problem:
+    except (
+        pa.ArrowException,
+        OSError,
+        ValueError,
+        KeyError,
+        OverflowError,
+        MemoryError,
+    ) as problem:
         raise FormatError(
-            f"{file.name} is not Parquet ({problem}).", "write it again."
+            f"{file.name} is not Parquet ({problem!s:.200}).", "write it again."
         ) from problem
 
 
@@ -82,7 +95,10 @@ def _parquet_columns(
     for name in (image, label):
         if name not in table.column_names:
             message = f"{file.name} has no column {name!r}, it has {', '.join(table.column_names)}."
-            raise FormatError(message, "name the columns with image= and label=.")
+            raise FormatError(
+                message,
+                'call the columns "image" and "label" (in Python: image=, label= name them).',
+            )
     columns = {name: table.column(name).to_pylist() for name in table.column_names}
     columns["label"] = columns.pop(label)
     return columns.pop(image), columns

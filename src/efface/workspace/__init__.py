@@ -1,8 +1,7 @@
 """A workspace: the directory that holds one model, and carries out requests so that a crash is no harm.
 
-    core.json core.safetensors core-records.json   never change
-    model.json guarantee.json config.toml          what this is, what is promised, how it was trained
-    CURRENT                                        names the published release; replaced by one rename
+    CURRENT                                        names release and core; replaced by one rename
+    core/<k>/                                      the core, its records, settings, what is promised
     releases/<n>/                                  what is served: user weights and settings
     private/<n>/                                   what later requests start from: records and sums
     private/rows/                                  rows (compact), in files that releases share
@@ -15,8 +14,8 @@ CURRENT is replaced the old release stands and the request can be computed anew 
 only deletions are left. So a kill at any point ends, when the workspace is next opened, in the state that
 an undisturbed run ends in.
 
-Of a forgotten record the journal keeps the SHA-256 of its content, to refuse it when it comes again, and
-nothing else; see ``ledger.py``.
+Of a forgotten record a keyed digest is kept, to refuse it when it comes again, and nothing else; see
+``forgotten.py``.
 """
 
 from efface.workspace.protocol import Result

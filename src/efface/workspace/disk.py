@@ -22,7 +22,8 @@ def file_digest(path: Path) -> str:
 
 
 def remove(path: Path) -> None:
-    if path.is_dir():
+    """A file, or a folder with all that is in it; of a link the link alone."""
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
@@ -35,11 +36,29 @@ def is_full(problem: BaseException) -> bool:
     return isinstance(problem, OSError) and problem.errno in FULL
 
 
+def is_disk(problem: BaseException) -> bool:
+    """Whether the disk failed in any way: full, damaged, read-only, forbidden."""
+    if isinstance(problem, SafetensorError):
+        return "os error" in str(problem)
+    return isinstance(problem, OSError)
+
+
+def told(problem: BaseException) -> str:
+    """What happened, as the beginning of a sentence."""
+    if is_full(problem):
+        return "the disk is full"
+    if not isinstance(problem, OSError):
+        return f"the disk failed ({problem})"
+    where = f", {problem.filename}" if problem.filename else ""
+    return f"the disk failed ({problem.strerror or problem}{where})"
+
+
 @contextmanager
-def explaining_a_full_disk(state: str, fix: str) -> Iterator[None]:
+def explaining_the_disk(state: str, fix: str) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError) as problem:
-        if not is_full(problem):
+        if not is_disk(problem):
             raise
-        raise EffaceError(f"the disk is full; {state}", fix) from problem
+        fix = fix if is_full(problem) else fix.replace("free some space", "mend the disk")
+        raise EffaceError(f"{told(problem)}; {state}", fix) from problem

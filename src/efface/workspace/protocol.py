@@ -6,23 +6,25 @@ replaced the request can be computed anew from the intent; after it, only deleti
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from safetensors import SafetensorError
 
 from efface import files
 from efface.certificates import Certificate
-from efface.errors import EffaceError
+from efface.errors import EffaceError, Interrupted
 from efface.ledger import Action, Intent, Step, reach, sync_directory
-from efface.model import CURRENT, CURRENT_SCHEMA, MixedLinear
+from efface.model import CURRENT, CURRENT_SCHEMA, Current, MixedLinear
 from efface.progress import Progress
 from efface.requests import Request, RequestKind
-from efface.workspace.disk import explaining_a_full_disk, is_full, remove
-from efface.workspace.store import LASTING, Store
+from efface.workspace import superseded
+from efface.workspace.disk import explaining_the_disk, is_disk, is_full, remove, told
+from efface.workspace.store import Store
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class Result:
     num_records: int
     certificate: Certificate | None
     seconds: float
+    notes: tuple[str, ...] = ()  # worth a look: names that look like the one that was given
 
 
 class RequestProtocol(Store):
@@ -44,6 +47,7 @@ class RequestProtocol(Store):
         """Alone in the workspace, nothing left unfinished."""
         with files.locked(self.path / "lock"):
             reach(Step.LOCKED)
+            self.only_looks = False
             self._recover(None)
             with self._holding():
                 yield
@@ -51,28 +55,35 @@ class RequestProtocol(Store):
     def _accept(self, intent: Intent, progress: Progress | None) -> Result:
         """From the saved intent on, the request will be carried out, by this process or another."""
         try:
-            with explaining_a_full_disk("nothing was changed.", "free some space, ask again."):
+            with explaining_the_disk("nothing was changed.", "free some space, ask again."):
                 intent.save(self.path / "pending.json")
                 reach(Step.INTENT)
                 self._mark(intent, Step.ACCEPTED)
-        except EffaceError:
-            self._tidy()
+        except EffaceError as problem:
+            self._call_off(intent, problem)
             raise
+        except KeyboardInterrupt as problem:
+            raise self._interrupted(intent) from problem
         return self._carry_out(intent, progress)
 
     def _carry_out(self, intent: Intent, progress: Progress | None) -> Result:
         start = time.monotonic()
         try:
-            if self.number < intent.number:
-                self._discard(intent.number)
-                self._prepare(intent, progress)
-                self._switch(intent.number)
-            self._held = None  # of the release before
-            self._finish(intent)
+            if intent.action is Action.PLAN:
+                self._replan(intent)
+            else:
+                if self.number < intent.number:
+                    self._discard(intent.number)
+                    self._prepare(intent, progress)
+                    self._switch(Current(intent.number, self.current.core))
+                self._held = None  # of the release before
+                self._finish(intent)
         except (OSError, SafetensorError) as problem:
-            if not is_full(problem):
+            if not is_disk(problem):
                 raise
-            raise self._kept(intent) from problem
+            raise self._kept(intent, problem) from problem
+        except KeyboardInterrupt as problem:
+            raise self._interrupted(intent) from problem
         seconds = time.monotonic() - start
         certificate = self.certificate
         return Result(intent.action, intent.number, len(intent.digests), certificate, seconds)
@@ -80,12 +91,14 @@ class RequestProtocol(Store):
     def _prepare(self, intent: Intent, progress: Progress | None) -> None:
         """Compute the new release and write all of it; on an error the request is called off."""
         try:
+            gone = intent.digests if intent.action is Action.FORGET else ()
+            forgotten = self.forgotten.changed(gone, intent.restored)
             model, certificate = self._compute(intent, progress)
             reach(Step.COMPUTED)
-            self._write(intent.number, model, certificate)
+            self._write(intent.number, model, certificate, forgotten, self.current.core)
         except Exception as problem:
-            if not is_full(problem):
-                self._tidy()
+            if not is_disk(problem):
+                self._call_off(intent, problem)
             raise
         self._mark(intent, Step.PREPARED)
 
@@ -104,9 +117,15 @@ class RequestProtocol(Store):
             model.cache.put(part.records.digests, part.activations[slice(0, len(part))])
         return model, model.absorb(part, guarantee=intent.guarantee, progress=progress)
 
-    def _switch(self, number: int) -> None:
+    def _replan(self, intent: Intent) -> None:
+        assert intent.guarantee is not None
+        self._save_guarantee(intent.guarantee)
+        self._clear(intent)
+
+    def _switch(self, to: Current) -> None:
         """Publish: readers see the release before, or this one."""
-        files.write_json(self.path / CURRENT, {"schema": CURRENT_SCHEMA, "release": number})
+        values = {"schema": CURRENT_SCHEMA, **asdict(to)}
+        files.write_json(self.path / CURRENT, values, mode=files.PUBLIC)
         sync_directory(self.path)
         reach(Step.SWITCHED)
 
@@ -115,11 +134,12 @@ class RequestProtocol(Store):
         number = intent.number
         seen = {(entry.number, entry.step) for entry in self.journal.entries()}
         if (number, Step.PUBLISHED) not in seen:
-            forgotten = intent.digests if intent.action is Action.FORGET else ()
-            restored = intent.restored
-            self._mark(intent, Step.PUBLISHED, forgotten=forgotten, restored=restored)
+            self._mark(intent, Step.PUBLISHED)
         self._purge()
         self._mark(intent, Step.PURGED)
+        self._clear(intent)
+
+    def _clear(self, intent: Intent) -> None:
         (self.path / "pending.json").unlink()
         sync_directory(self.path)
         reach(Step.CLEARED)
@@ -128,21 +148,28 @@ class RequestProtocol(Store):
     def _purge(self) -> None:
         """Delete whatever the published release does not need. Files that readers may have open are
         unlinked, not overwritten: a reader keeps what it has mapped."""
-        number = str(self.number)
-        for folder, step in (
-            ("releases", Step.OLD_RELEASES_GONE),
-            ("private", Step.OLD_STATE_GONE),
+        now = self.current
+        for folder, number, step in (
+            ("releases", now.release, Step.OLD_RELEASES_GONE),
+            ("core", now.core, Step.OLD_CORE_GONE),
+            ("private", now.release, Step.OLD_STATE_GONE),
         ):
             for path in (self.path / folder).iterdir():
-                if path.name not in (number, *LASTING):
+                if path.name.isdigit() and path.name != str(number):
                     remove(path)
             sync_directory(self.path / folder)
             reach(step)
+        superseded.supersede(self.path / "certificates", now.release)
+        sync_directory(self.path / "certificates")
+        reach(Step.OLD_CERTIFICATES_GONE)
+        remove(self._staging)
         self._purge_rows()
         reach(Step.OLD_ROWS_GONE)
 
     def _purge_rows(self) -> None:
         self._remove_unused_buckets()
+        for path in self._unused_activations():
+            remove(path)
         cache = self.cache
         if cache is not None:
             cache.purge(sorted(cache.digests - set(self.data.digests)))
@@ -150,37 +177,71 @@ class RequestProtocol(Store):
     def _recover(self, progress: Progress | None) -> Result | None:
         if self.settled():
             return None
-        self.journal.repair()
-        intent = Intent.load(self.path / "pending.json")
-        if intent is None:
-            self._tidy()
-            return None
+        fix = "free some space, then try again."
+        with explaining_the_disk("what was cut short is not put right yet.", fix):
+            self.journal.repair()
+            self.check_journal()
+            intent = Intent.load(self.path / "pending.json")
+            if intent is None:
+                self._tidy()
+                return None
         return self._carry_out(intent, progress)
 
     def _tidy(self) -> None:
         """Back to the published release: no intent, no half-made files, the journal's last word said."""
         (self.path / "pending.json").unlink(missing_ok=True)
+        self._purge()
         for path in self.strays():
             remove(path)
-        self._purge_rows()
         entries = self.journal.entries()
         last = entries[-1] if entries else None
         if last is not None and last.step not in (Step.DONE, Step.ABORTED):
-            ended = Step.DONE if last.step is Step.PURGED else Step.ABORTED
+            published = last.step in (Step.PREPARED, Step.PURGED) and last.number == self.number
+            ended = Step.DONE if published else Step.ABORTED
             self.journal.append(last.number, last.action, ended)
 
-    def _kept(self, intent: Intent) -> EffaceError:
-        """The error for a full disk once the request is accepted."""
-        if self.number < intent.number:
-            self._discard(intent.number)
-            state = "the old release is still served, and the request is kept."
-        else:
-            state = "the new release is served, but not all old files are deleted."
-        fix = f"free some space, then run `efface resume {self.path}`."
-        return EffaceError(f"the disk is full; {state}", fix)
+    def _call_off(self, intent: Intent, problem: Exception) -> None:
+        """Undo a request that cannot be carried out. If not even that can be done, it is kept."""
+        try:
+            self._tidy()
+        except (OSError, SafetensorError) as another:
+            message = f"{getattr(problem, 'message', problem)} ({told(another)}: it is kept)"
+            raise EffaceError(message, self._advice("mend the disk")) from problem
 
-    def _mark(self, intent: Intent, step: Step, **digests: Iterable[str]) -> None:
-        self.journal.append(intent.number, intent.action, step, **digests)
+    def _kept(self, intent: Intent, problem: Exception) -> EffaceError:
+        """The error when the disk fails once the request is accepted."""
+        if self._is_published(intent):
+            state = "the new release is served, but not all old files are deleted."
+        elif intent.action is Action.PLAN:
+            state = "the plan is kept, but not in force yet."
+        else:
+            with contextlib.suppress(OSError, SafetensorError):
+                self._discard(intent.number)
+            state = "the old release is still served, and the request is kept."
+        first = "free some space" if is_full(problem) else "mend the disk"
+        return EffaceError(f"{told(problem)}; {state}", self._advice(first))
+
+    def _interrupted(self, intent: Intent) -> Interrupted:
+        if self._is_published(intent):
+            message = "interrupted; the new release is served, but not all old files are deleted."
+        else:
+            message = (
+                f"interrupted; the request to {intent.action} was accepted and is kept: the next "
+                "command that changes the workspace carries it out."
+            )
+        return Interrupted(message, self._advice())
+
+    def _advice(self, first: str = "") -> str:
+        then = (
+            f"run `efface resume {self.path}` to finish it, `efface cancel {self.path}` to drop it."
+        )
+        return f"{first}, then {then}" if first else then
+
+    def _is_published(self, intent: Intent) -> bool:
+        return intent.action is not Action.PLAN and self.number >= intent.number
+
+    def _mark(self, intent: Intent, step: Step) -> None:
+        self.journal.append(intent.number, intent.action, step)
         reach(step)
 
 

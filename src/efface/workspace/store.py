@@ -8,16 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from efface import __version__, files
 from efface.activations import ActivationCache
-from efface.apriori import RequestHistory
+from efface.apriori import RequestHistory, StatePolicy
 from efface.certificates import (
     Certificate,
     Difference,
@@ -30,46 +28,31 @@ from efface.compact.statistics import Statistics
 from efface.compact.user import CompactUser
 from efface.core_index import SCHEMA as CORE_RECORDS_SCHEMA
 from efface.core_index import CoreIndex
+from efface.errors import FormatError
 from efface.forgetting import require_model_data
-from efface.ledger import Journal, Step, reach, sync_directory
+from efface.ledger import Step, reach, sync_directory
 from efface.looks import looks_of
-from efface.model import CURRENT, CURRENT_SCHEMA, MixedLinear
+from efface.model import MixedLinear, current
 from efface.records import Records
-from efface.stored_rows import bucket_names
 from efface.tangent.user import TangentUser
-from efface.training_set import ROWS as ROWS_INDEX
 from efface.training_set import TrainingSet
-from efface.workspace.disk import file_digest, remove
+from efface.workspace import superseded
+from efface.workspace.disk import remove
+from efface.workspace.forgotten import KEY, Forgotten
+from efface.workspace.inventory import ROWS, SCHEMA, Inventory
+from efface.workspace.manifest import NAME as MANIFEST
+from efface.workspace.manifest import Manifest, digests_of
+from efface.workspace.superseded import CERTIFICATE_SCHEMA
 
-SCHEMA = "efface.workspace/2"
 STATE_SCHEMA = "efface.state/1"
 GUARANTEE_SCHEMA = "efface.guarantee/1"
-CERTIFICATE_SCHEMA = "efface.certificate/1"
-MANIFEST_SCHEMA = "efface.manifest/1"
-STAGING, ROWS = "staging", "rows"  # folders in private/, beside that of the release
 STATE = "state.safetensors"  # weights without noise
-OWNERS_KEY = "owners.key"  # in private/: that of the hashes of core records' owners
-LASTING = (ROWS, OWNERS_KEY)  # in private/, whatever the release
 
 
-class Store:
+class Store(Inventory):
     """The directory of one model, read and written file by file."""
 
-    def __init__(self, path: Path | str, module: nn.Module | None = None) -> None:
-        self.path, self.module = Path(path), module
-        self.journal = Journal(self.path / "journal.jsonl")
-        self._held: TrainingSet | None = None
-
     # --- what is there ----------------------------------------------------------------------------
-
-    @property
-    def number(self) -> int:
-        """Of the published release."""
-        return int(files.read_json(self.path / CURRENT, CURRENT_SCHEMA)["release"])
-
-    @cached_property
-    def settings(self) -> dict[str, Any]:
-        return files.read_json(self.path / "model.json", SCHEMA)
 
     @property
     def data(self) -> TrainingSet:
@@ -95,31 +78,37 @@ class Store:
     @property
     def core_index(self) -> CoreIndex:
         """Who and what is in core, and what bases and scales came from."""
-        values = files.read_json(self.path / "core-records.json", CORE_RECORDS_SCHEMA)
-        key = bytes.fromhex(files.read_text(self.path / "private" / OWNERS_KEY))
-        return CoreIndex.from_dict(values, key)
+        values = files.read_json(self.base / "core-records.json", CORE_RECORDS_SCHEMA)
+        return CoreIndex.from_dict(values, self.key)
 
     @property
     def guarantee(self) -> Guarantee | None:
         """What later requests promise, if that has been planned (tangent)."""
-        path = self.path / "guarantee.json"
+        path = self.base / "guarantee.json"
         if not path.is_file():
             return None
         values = files.read_json(path, GUARANTEE_SCHEMA)
-        return Guarantee(**{f.name: values[f.name] for f in fields(Guarantee) if f.name in values})
+        with files.as_saved(path):
+            epsilon, delta, sigma, grid = (
+                float(values[name]) for name in ("epsilon", "delta", "sigma", "grid")
+            )
+            return Guarantee(epsilon, delta, sigma, grid, values.get("state", StatePolicy.SECRET))
 
     @property
     def shifts(self) -> tuple[float, ...]:
         """Bounds on the shifts of the noisy releases so far, for composition."""
         path = self._private(self.number) / "state.json"
-        return tuple(files.read_json(path, STATE_SCHEMA)["shifts"])
+        with files.as_saved(path):
+            return tuple(float(shift) for shift in files.read_json(path, STATE_SCHEMA)["shifts"])
 
     @property
     def history(self) -> RequestHistory:
         """What the paper's theorem needs of the noisy releases so far."""
-        values = files.read_json(self._private(self.number) / "state.json", STATE_SCHEMA)
-        stored = values.get("history", {"num_requests": len(values["shifts"])})
-        return RequestHistory(**stored)
+        path = self._private(self.number) / "state.json"
+        values = files.read_json(path, STATE_SCHEMA)
+        with files.as_saved(path):
+            stored = values.get("history", {"num_requests": len(values["shifts"])})
+            return RequestHistory(**stored)
 
     @property
     def certificate(self) -> Certificate | None:
@@ -127,17 +116,11 @@ class Store:
         path = self.path / "certificates" / f"{self.number}.private.json"
         if not path.is_file():
             return None
-        return certificate_of(files.read_json(path, CERTIFICATE_SCHEMA), self.shifts)
-
-    @property
-    def cache(self) -> ActivationCache | None:
-        values = self.settings["activations"]
-        return None if values is None else ActivationCache(self.path / "activations", **values)
-
-    @property
-    def forgotten(self) -> set[str]:
-        """Content digests of what was forgotten: all that is kept of it."""
-        return self.journal.forgotten()
+        values, shifts = files.read_json(path, CERTIFICATE_SCHEMA), self.shifts
+        with files.as_saved(path):
+            made = certificate_of(values, shifts)
+            made.private()  # all that follows from its numbers can be computed
+            return made
 
     def model(self) -> MixedLinear:
         """The published model with its training data and private state, ready to forget in memory.
@@ -151,28 +134,20 @@ class Store:
         if isinstance(model.user, CompactUser):
             tensors = files.read_tensors(private / "statistics.safetensors")
             arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
-            model.user.statistics = Statistics.from_arrays(arrays)
+            with files.as_saved(private / "statistics.safetensors"):
+                model.user.statistics = Statistics.from_arrays(arrays)
         else:
-            assert model.cache is not None
-            data = replace(data, activations=model.cache.rows(data.digests))
+            if model.cache is None:
+                message = f"{self.base / 'model.json'} names no activations."
+                raise FormatError(message, "restore it from a copy.")
+            with files.as_saved(model.cache.path):
+                data = replace(data, activations=model.cache.rows(data.digests))
             if (private / STATE).is_file():  # else it is the release
-                state = files.read_tensors(private / STATE)["state"]
+                with files.as_saved(private / STATE):
+                    state = files.read_tensors(private / STATE)["state"]
                 model.user.state = state.clone()  # not a map of a file that will be deleted
         model.data = data
         return model
-
-    def strays(self) -> list[Path]:
-        """What a finished request does not leave behind: intents, half-made and old files."""
-        number = str(self.number)
-        found = [self.path / "pending.json", *self.path.glob("*.tmp")]
-        for folder in ("releases", "private"):
-            found += [p for p in (self.path / folder).iterdir() if p.name not in (number, *LASTING)]
-        found += self._unused_buckets()
-        for path in (self.path / "certificates").iterdir():
-            made_for = path.name.split(".")[0]
-            if path.suffix == ".tmp" or (made_for.isdigit() and int(made_for) > int(number)):
-                found.append(path)
-        return sorted(path for path in found if path.exists())
 
     def forbidden(self) -> list[Path]:
         """Weights without noise where the certificate says that none are kept: there must be none."""
@@ -180,32 +155,7 @@ class Store:
         noisy = isinstance(certificate, ShiftCertificate) and certificate.keeps_no_secret
         return [path] if noisy and path.exists() else []
 
-    def settled(self) -> bool:
-        """Whether no request is running or was cut short."""
-        entries = self.journal.entries()
-        ended = bool(entries) and entries[-1].step in (Step.DONE, Step.ABORTED)
-        return ended and not self.strays()
-
     # --- what a release writes --------------------------------------------------------------------
-
-    def _private(self, number: int) -> Path:
-        return self.path / "private" / str(number)
-
-    @property
-    def _buckets(self) -> Path:
-        """The folder of the rows: releases share the files that do not change."""
-        return self.path / "private" / ROWS
-
-    def _bucket_names(self, number: int) -> list[str]:
-        index = self._private(number) / ROWS_INDEX
-        return bucket_names(index) if index.is_file() else []
-
-    def _unused_buckets(self) -> list[Path]:
-        """Rows that are not the published release's."""
-        if not self._buckets.is_dir():
-            return []
-        used = set(self._bucket_names(self.number))
-        return [path for path in self._buckets.iterdir() if path.name not in used]
 
     def _remove_unused_buckets(self) -> None:
         for path in self._unused_buckets():
@@ -215,17 +165,29 @@ class Store:
 
     def _discard(self, number: int) -> None:
         """Delete the half-made files of a release that was never published."""
+        if number == self.number:
+            raise ValueError(f"release {number} is published")
         remove(self.path / "releases" / str(number))
         remove(self._private(number))
+        if self.current.core != number:
+            remove(self._core(number))
         for path in (self.path / "certificates").glob(f"{number}.*"):
             remove(path)
         self._remove_unused_buckets()
 
-    def _write(self, number: int, model: MixedLinear, certificate: Certificate | None) -> None:
+    def _write(
+        self,
+        number: int,
+        model: MixedLinear,
+        certificate: Certificate | None,
+        forgotten: Forgotten,
+        core: int,
+    ) -> None:
         """All files of a release, on disk but not yet served."""
         model.save_user(self.path / "releases" / str(number))
         reach(Step.RELEASE)
         self._write_private(number, model)
+        forgotten.save(self._private(number))
         reach(Step.PRIVATE)
         if certificate is not None:
             folder = self.path / "certificates"
@@ -234,11 +196,11 @@ class Store:
                 ("public", certificate.public()),
             ):
                 named = {"schema": CERTIFICATE_SCHEMA, **values}
-                files.write_json(folder / f"{number}.{form}.json", named)
+                mode = files.PRIVATE if form == "private" else files.PUBLIC
+                files.write_json(folder / f"{number}.{form}.json", named, mode=mode)
             sync_directory(folder)
         reach(Step.CERTIFICATE)
-        values = {"schema": MANIFEST_SCHEMA, "files": self._file_digests(number)}
-        files.write_json(self._private(number) / "manifest.json", values)
+        self._manifest_of(number, core, model.cache, forgotten.key)
         for folder in (self._private(number), self.path / "releases" / str(number)):
             sync_directory(folder)
             sync_directory(folder.parent)
@@ -259,16 +221,33 @@ class Store:
         values = {"schema": STATE_SCHEMA, "shifts": model.shifts, "history": history}
         files.write_json(private / "state.json", values)
 
-    def _file_digests(self, number: int) -> dict[str, str]:
-        paths = [*(self.path / "releases" / str(number)).iterdir()]
-        paths += [p for p in self._private(number).iterdir() if p.name != "manifest.json"]
-        paths += (self.path / "certificates").glob(f"{number}.*")
-        made = {str(path.relative_to(self.path)): file_digest(path) for path in sorted(paths)}
-        named = (self._buckets / name for name in self._bucket_names(number))
-        return made | {str(path.relative_to(self.path)): path.stem for path in named}
+    def _manifest_of(
+        self, number: int, core: int, cache: ActivationCache | None, key: bytes
+    ) -> None:
+        """Write the manifest of a release; what never changes of a core is not read again."""
+        paths = [*(self.path / "releases" / str(number)).iterdir(), self.path / "private" / KEY]
+        paths += [p for p in self._private(number).iterdir() if not p.name.startswith(MANIFEST)]
+        paths += (self.path / "certificates").glob(f"{number}.*.json")
+        listed = digests_of(self.path, paths)
+        before = {} if current(self.path) is None else dict(self.manifest.files)
+        if core == number:
+            listed |= digests_of(self.path, list(self._core(core).iterdir()))
+        else:
+            listed |= {name: d for name, d in before.items() if name.startswith(f"core/{core}/")}
+            planned = self._core(core) / "guarantee.json"
+            listed |= digests_of(self.path, [planned] if planned.is_file() else [])
+        listed |= superseded.digests(self.path / "certificates", number, before)
+        for name in self._bucket_names(number):
+            listed[(self._buckets / name).relative_to(self.path).as_posix()] = Path(name).stem
+        rows = None
+        if cache is not None:
+            settings = files.read_json(self._core(core) / "model.json", SCHEMA)
+            kept = TrainingSet.load(self._private(number), settings["classes"], self._buckets)
+            rows = cache.digest_of(kept.digests)
+        Manifest(listed, rows).save(self._private(number), key)
 
     def _stage(self, part: TrainingSet) -> None:
-        folder = self.path / "private" / STAGING
+        folder = self._staging
         remove(folder)
         part.save(folder, folder / ROWS)
         if part.activations is not None:
@@ -278,7 +257,7 @@ class Store:
         sync_directory(folder.parent)
 
     def _staged(self) -> TrainingSet:
-        folder = self.path / "private" / STAGING
+        folder = self._staging
         part = TrainingSet.load(folder, self.settings["classes"], folder / ROWS)
         if (folder / "activations.safetensors").is_file():
             tensors = files.read_tensors(folder / "activations.safetensors")
@@ -286,9 +265,17 @@ class Store:
         return part
 
     def _save_guarantee(self, guarantee: Guarantee) -> None:
+        """Replace the guarantee, and its digest in the manifest; all other digests stay what they are."""
+        kept, key, core = self.manifest, self.key, self.current.core
+        self._write_guarantee(core, guarantee)
+        new = digests_of(self.path, [self._core(core) / "guarantee.json"])
+        Manifest({**kept.files, **new}, kept.activations).save(self._private(self.number), key)
+        sync_directory(self._private(self.number))
+
+    def _write_guarantee(self, core: int, guarantee: Guarantee) -> None:
         values = {"schema": GUARANTEE_SCHEMA, **asdict(guarantee)}
-        files.write_json(self.path / "guarantee.json", values)
-        sync_directory(self.path)
+        files.write_json(self._core(core) / "guarantee.json", values)
+        sync_directory(self._core(core))
 
     # --- what is written once ---------------------------------------------------------------------
 
@@ -308,18 +295,18 @@ class Store:
             "sigma": None if model.guarantee is None else model.guarantee.sigma,
         }
 
-    def _write_core_records(self, model: MixedLinear, data: TrainingSet) -> None:
+    def _write_core_records(self, folder: Path, model: MixedLinear, data: TrainingSet) -> None:
         sets = (model.core.records, data.replay, model.calibrated_on)
         known = {record.digest: record for records in sets for record in records or ()}
         looks = dict(zip(known, looks_of(known.values()), strict=True))
-        index = CoreIndex.of(sets[:2], model.calibrated_on, looks=looks)
-        files.write_bytes(self.path / "private" / OWNERS_KEY, index.key.hex().encode())
-        (self.path / "private" / OWNERS_KEY).chmod(0o600)
-        files.write_json(self.path / "core-records.json", index.to_dict(), indent=None)
+        index = CoreIndex.of(sets[:2], model.calibrated_on, key=self.key, looks=looks)
+        path = folder / "core-records.json"
+        files.write_json(path, index.to_dict(), indent=None, mode=files.PRIVATE)
 
-    def _fill_cache(self, data: TrainingSet, batch_size: int = 256) -> None:
-        cache, rows = self.cache, data.activations
-        if cache is None or rows is None:
+    @staticmethod
+    def _fill_cache(cache: ActivationCache, data: TrainingSet, batch_size: int = 256) -> None:
+        rows = data.activations
+        if rows is None:
             return
         digests = data.digests
         for start in range(0, len(digests), batch_size):

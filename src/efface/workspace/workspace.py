@@ -2,47 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Unpack
 
+from safetensors import SafetensorError
 from torch import nn
 
 from efface import files
 from efface.apriori import StatePolicy
 from efface.certificates import Guarantee
 from efface.compact.user import CompactUser
-from efface.errors import EffaceError, FormatError, RecordError, RequestError
+from efface.errors import EffaceError, RecordError, RequestError
 from efface.forgetting import plan_compact, require_model_data
-from efface.ledger import Action, Intent, Step, reach
+from efface.ledger import Action, Intent, Step, reach, sync_directory
 from efface.looks import looks_of
-from efface.model import CURRENT, MixedLinear
+from efface.model import Current, MixedLinear, current
+from efface.names import meant
 from efface.progress import Progress
 from efface.records import Records, Split
 from efface.requests import Request, Whom
 from efface.tangent.user import TangentUser
 from efface.training_set import TrainingSet
-from efface.workspace.disk import explaining_a_full_disk, remove
+from efface.workspace.disk import explaining_the_disk
+from efface.workspace.forgotten import KEY, Forgotten, new_key, save_key
+from efface.workspace.founding import check_folder, clear_folder
+from efface.workspace.inventory import FOLDERS
 from efface.workspace.protocol import RequestProtocol, Result
 from efface.workspace.store import first_certificate
-
-# What `overwrite` deletes: CURRENT first, so that a half-deleted workspace is none, and never the
-# journal, because what was forgotten stays refused. user.safetensors is that of a plain saved model.
-REPLACED = (
-    CURRENT,
-    "pending.json",
-    "releases",
-    "private",
-    "activations",
-    "certificates",
-    "model.json",
-    "guarantee.json",
-    "core-records.json",
-    "config.toml",
-    "core.json",
-    "core.safetensors",
-    "user.safetensors",
-)
 
 
 @dataclass(frozen=True)
@@ -54,6 +42,7 @@ class Preview:
     ids: tuple[str, ...]
     num_in_core: int = 0
     num_people: int = 0
+    notes: tuple[str, ...] = ()
 
 
 class Workspace(RequestProtocol):
@@ -65,14 +54,11 @@ class Workspace(RequestProtocol):
     ) -> Workspace:
         """Open a workspace and finish what a crash left unfinished; ``recover=False`` only looks.
 
-        ``module`` is needed only if the core was built from an nn.Module object.
+        ``module`` is needed only if the core was built from an nn.Module object, or by code.
         """
         workspace = cls(path, module)
-        if not (workspace.path / CURRENT).is_file():
-            raise FormatError(
-                f"{workspace.path} is not a workspace.",
-                "give a folder that `efface train` has written.",
-            )
+        _ = workspace.current  # an error if it is none
+        workspace.only_looks = not recover
         if recover and not workspace.settled():
             workspace.resume()
         return workspace
@@ -90,57 +76,109 @@ class Workspace(RequestProtocol):
     ) -> Workspace:
         """Write a fitted model, and what later requests need of its training records.
 
-        ``overwrite`` replaces the workspace that is there; what was forgotten in it stays refused,
-        unless ``allow_reingest``.
+        ``overwrite`` replaces the workspace that is there, by one rename once the new one is on disk; what
+        was forgotten in it stays refused, unless ``allow_reingest``, and a request in flight is carried
+        out first. A folder that holds anything else is refused.
         """
         self = cls(path, module)
+        check_folder(self.path, overwrite=overwrite)
         data = model.complete(require_model_data(model.data))
         data = replace(data, looks=data.looks or looks_of(data.records))
+        files.make_folder(self.path, files.PUBLIC_FOLDER)
         with files.locked(self.path / "lock"):
-            if (self.path / CURRENT).exists() and not overwrite:
-                fix = "choose another folder, or overwrite it."
-                raise EffaceError(f"there already is a workspace in {self.path}.", fix)
-            self.journal.repair()
+            check_folder(self.path, overwrite=overwrite)
+            if current(self.path) is None:
+                self.journal.repair()
+            else:
+                self._recover(None)
             sets = (data.records, data.replay, model.core.records)
             restored = self.check_forgotten(*sets, allow_reingest=allow_reingest)
-            with explaining_a_full_disk("nothing was published.", "free some space, train again."):
+            fix = "free some space, train again."
+            with explaining_the_disk("the folder is as it was.", fix):
                 self._found(model, data, config, restored)
         return self
 
     def _found(
         self, model: MixedLinear, data: TrainingSet, config: str, restored: tuple[str, ...]
     ) -> None:
-        """Write a new workspace; CURRENT comes last, so that a crash leaves none."""
-        number = 1 + max((entry.number for entry in self.journal.entries()), default=0)
-        for name in REPLACED:
-            remove(self.path / name)
-        for name in ("releases", "private", "activations", "certificates"):
-            (self.path / name).mkdir(mode=0o755 if name in ("releases", "certificates") else 0o700)
-        model.core.save(self.path)
-        self._write_core_records(model, data)
-        files.write_json(self.path / "model.json", self._settings_of(model))
-        self.__dict__.pop("settings", None)
+        """Write a workspace beside the one that is there, publish it by one rename, delete the other."""
+        before = current(self.path)
+        number = 1 if before is None else before.release + 1
+        try:
+            self.journal.append(number, Action.TRAIN, Step.ACCEPTED)
+            reach(Step.ACCEPTED)
+            self._build(number, model, data, config, restored)
+            self.journal.append(number, Action.TRAIN, Step.PREPARED)
+            reach(Step.PREPARED)
+            self._switch(Current(number, number))
+        except (Exception, KeyboardInterrupt):
+            if current(self.path) == before:
+                with contextlib.suppress(OSError, SafetensorError):
+                    self._abandon(number)
+            raise
+        with explaining_the_disk("the new model is served.", "free some space, then resume."):
+            self._held = None
+            self._purge()
+            self.journal.append(number, Action.TRAIN, Step.DONE)
+            reach(Step.DONE)
+
+    def _build(
+        self,
+        number: int,
+        model: MixedLinear,
+        data: TrainingSet,
+        config: str,
+        restored: tuple[str, ...],
+    ) -> None:
+        for name, mode in FOLDERS.items():
+            files.make_folder(self.path / name, mode)
+        if current(self.path) is None:
+            clear_folder(self.path)  # of a training that was cut short
+            save_key(self.path / "private" / KEY, new_key())
+            forgotten = Forgotten(self.key)
+        else:
+            forgotten = self.forgotten.changed(restored=restored)
+        core, folder = model.core, self._core(number)
+        files.make_folder(folder)
+        core.save(folder)
+        self._write_core_records(folder, model, data)
+        files.write_json(folder / "model.json", self._settings_of(model))
         if model.guarantee is not None:
-            self._save_guarantee(model.guarantee)
-        if isinstance(model.user, TangentUser):
-            self._fill_cache(data)
+            self._write_guarantee(number, model.guarantee)
         if config:
-            (self.path / "config.toml").write_text(config, encoding="utf-8")
-        model.data = data
-        self._write(number, model, first_certificate(model, data))
-        self.journal.append(number, Action.TRAIN, Step.DONE, restored=restored)
-        self._switch(number)
+            files.write_bytes(folder / "config.toml", config.encode())
+        cache = None
+        if isinstance(model.user, TangentUser):
+            cache = core.cache(self.path / "activations")
+            self._fill_cache(cache, data)
+        sync_directory(folder)
+        sync_directory(folder.parent)
+        model.data, mine = data, model.cache
+        try:
+            model.cache = cache  # what the manifest covers
+            self._write(number, model, first_certificate(model, data), forgotten, number)
+        finally:
+            model.cache = mine
+
+    def _abandon(self, number: int) -> None:
+        """Delete what was built of a workspace that could not be published."""
+        if current(self.path) is None:
+            clear_folder(self.path)
+        else:
+            self._tidy()
+            return
+        self.journal.append(number, Action.TRAIN, Step.ABORTED)
 
     # --- requests ---------------------------------------------------------------------------------
 
     def preview(self, *, user_part_only: bool = False, **whom: Unpack[Whom]) -> Preview:
         """What :meth:`forget` would do, from the records alone; nothing is changed."""
-        request = Request.of(**whom)
         with self._holding():
+            request, notes = meant(Request.of(**whom), self.records.owners)
             staying = self.core_index.check(request, user_part_only=user_part_only)
             gone = self._named(request)
             retained, people = len(self.data) - len(gone), len(set(gone.owners))
-            return Preview(len(gone), retained, gone.ids, staying, people)
+            return Preview(len(gone), retained, gone.ids, staying, people, notes)
 
     def forget(
         self,
@@ -162,6 +200,7 @@ class Workspace(RequestProtocol):
         """
         request = Request.of(**whom)
         with self._working():
+            request, notes = meant(request, self.records.owners)
             self.core_index.check(request, user_part_only=user_part_only)
             gone = self._named(request)
             if len(gone) == len(self.records):
@@ -171,7 +210,7 @@ class Workspace(RequestProtocol):
             else:
                 guarantee = guarantee or self.guarantee or self._planned(1.0, 1e-5, None)
             intent = Intent(self.number + 1, Action.FORGET, gone.digests, request, guarantee)
-            return self._accept(intent, progress)
+            return replace(self._accept(intent, progress), notes=notes)
 
     def add(
         self, records: Records, *, allow_reingest: bool = False, progress: Progress | None = None
@@ -182,7 +221,7 @@ class Workspace(RequestProtocol):
             model = MixedLinear.load(self.path, module=self.module)
             part = model.stage(Records(records, model.classes), progress=progress)
             part = replace(part, looks=looks_of(part.records))
-            with explaining_a_full_disk("nothing was changed.", "free some space, add them again."):
+            with explaining_the_disk("nothing was changed.", "free some space, add them again."):
                 self._stage(part)
             reach(Step.STAGED)
             guarantee = self.guarantee if self.settings["user"] == CompactUser.kind else None
@@ -207,10 +246,7 @@ class Workspace(RequestProtocol):
         """
         with self._working():
             guarantee = self._planned(epsilon, delta, sigma, state)
-            fix = "free some space, plan again."
-            with explaining_a_full_disk("the guarantee is as it was.", fix):
-                self._save_guarantee(guarantee)
-                self.journal.append(self.number, Action.PLAN, Step.DONE)
+            self._accept(Intent(self.number, Action.PLAN, (), None, guarantee), None)
         return guarantee
 
     def guarantee_with(
@@ -224,14 +260,32 @@ class Workspace(RequestProtocol):
             return None
         planned, state = self.guarantee, StatePolicy.SECRET
         if planned is not None:
-            epsilon, delta = epsilon or planned.epsilon, delta or planned.delta
-            sigma, state = sigma or planned.sigma, planned.state
-        return self._planned(epsilon or 1.0, delta or 1e-5, sigma, state)
+            epsilon = planned.epsilon if epsilon is None else epsilon
+            delta = planned.delta if delta is None else delta
+            sigma = planned.sigma if sigma is None else sigma
+            state = planned.state
+        epsilon, delta = 1.0 if epsilon is None else epsilon, 1e-5 if delta is None else delta
+        return self._planned(epsilon, delta, sigma, state)
 
     def resume(self, progress: Progress | None = None) -> Result | None:
         """Finish what was cut short; None if there was no request in flight."""
         with files.locked(self.path / "lock"):
+            self.only_looks = False
             return self._recover(progress)
+
+    def cancel(self) -> Intent | None:
+        """Call off the request that was cut short, if it is not published yet; None if there is none."""
+        with files.locked(self.path / "lock"):
+            self.only_looks = False
+            self.journal.repair()
+            intent = Intent.load(self.path / "pending.json")
+            if intent is not None and self._is_published(intent):
+                fix = f"run `efface resume {self.path}`: only deletions are left."
+                raise RequestError(f"release {intent.number} is published already.", fix)
+            if not self.settled():
+                with explaining_the_disk("the request is kept.", "free some space, try again."):
+                    self._tidy()
+        return intent
 
     # --- checks before anything is touched --------------------------------------------------------
 
@@ -242,6 +296,9 @@ class Workspace(RequestProtocol):
         try:
             positions = request.positions(data.records, core=core)
         except RequestError as error:
+            _, notes = meant(request, data.records.owners)
+            if notes:
+                raise RequestError(error.message, f"{error.fix} {'; '.join(notes)}.") from None
             if not self.forgotten:
                 raise
             hint = "if it was forgotten, nothing is left to do: names of forgotten records are not kept."
@@ -270,6 +327,8 @@ class Workspace(RequestProtocol):
 
     def check_forgotten(self, *sets: Records | None, allow_reingest: bool) -> tuple[str, ...]:
         """Refuse images that were forgotten here; if they are allowed, returns their digests."""
+        if current(self.path) is None:
+            return ()
         forgotten = self.forgotten
         found = [
             record for records in sets for record in records or () if record.digest in forgotten

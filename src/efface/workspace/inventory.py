@@ -1,0 +1,205 @@
+"""What lies in a workspace: which files are its own, which are left over, what they are called.
+
+Nothing here writes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from efface import files
+from efface.activations import ActivationCache
+from efface.errors import FormatError, LedgerError
+from efface.ledger import Entry, Journal, Step
+from efface.model import CURRENT, Current, current
+from efface.saved import is_digest
+from efface.stored_rows import bucket_names
+from efface.training_set import ROWS as ROWS_INDEX
+from efface.training_set import TrainingSet
+from efface.workspace import superseded
+from efface.workspace.forgotten import KEY, Forgotten, load_key
+from efface.workspace.manifest import NAME as MANIFEST
+from efface.workspace.manifest import Manifest
+
+SCHEMA = "efface.workspace/3"
+FOLDERS = {  # whatever the umask; what is served or published can be read
+    "core": files.PUBLIC_FOLDER,
+    "releases": files.PUBLIC_FOLDER,
+    "certificates": files.PUBLIC_FOLDER,
+    "private": files.PRIVATE_FOLDER,
+    "activations": files.PRIVATE_FOLDER,
+}
+STAGING, ROWS = "staging", "rows"  # folders in private/, beside that of the release
+BUCKET = re.compile(r"[0-9a-f]{64}\.safetensors(\.tmp)?")
+CACHE = re.compile(r"[0-9a-f]{24}-float(16|32)")
+
+
+class Inventory:
+    """The directory of one model, as far as it can be told without opening the model."""
+
+    def __init__(self, path: Path | str, module: nn.Module | None = None) -> None:
+        self.path, self.module = Path(path), module
+        self.journal = Journal(self.path / "journal.jsonl")
+        self.only_looks = False  # then nothing is written, not even to finish what was cut short
+        self._held: TrainingSet | None = None
+        self._settings: tuple[int, dict[str, Any]] | None = None
+
+    @property
+    def number(self) -> int:
+        """Of the published release."""
+        return self.current.release
+
+    @property
+    def current(self) -> Current:
+        found = current(self.path)
+        if found is None:
+            fix = "give a folder that `efface train` has written."
+            raise FormatError(f"{self.path} is not a workspace.", fix)
+        return found
+
+    @property
+    def base(self) -> Path:
+        """The folder of the published release's core and settings."""
+        return self._core(self.current.core)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Of the core that is published now: somebody may have trained anew in the meantime."""
+        number = self.current.core
+        if self._settings is None or self._settings[0] != number:
+            self._settings = number, checked(files.read_json(self.base / "model.json", SCHEMA))
+        return self._settings[1]
+
+    @property
+    def cache(self) -> ActivationCache | None:
+        values = self.settings["activations"]
+        if values is None:
+            return None
+        folder, recover = self.path / "activations", not self.only_looks
+        return ActivationCache(folder, values["prefix_digest"], values["shape"], recover=recover)
+
+    @property
+    def key(self) -> bytes:
+        return load_key(self.path / "private" / KEY)
+
+    @property
+    def forgotten(self) -> Forgotten:
+        """What was forgotten, as a set that can be asked for a content digest but not listed."""
+        return Forgotten.load(self._private(self.number), self.key)
+
+    @property
+    def manifest(self) -> Manifest:
+        return Manifest.load(self._private(self.number), self.key)
+
+    def strays(self) -> list[Path]:
+        """What a finished request does not leave behind: intents, half-made and old files."""
+        now = self.current
+        found = [self.path / "pending.json", self._staging]
+        found += [self.path / f"{name}.tmp" for name in (CURRENT, "pending.json", "journal.head")]
+        for folder, number in (
+            ("releases", now.release),
+            ("private", now.release),
+            ("core", now.core),
+        ):
+            for path in _entries(self.path / folder):
+                if path.name.isdigit() and path.name != str(number):
+                    found.append(path)
+                elif path.name == str(number):
+                    found += path.glob("*.json.tmp")
+        found += self._unused_buckets() + self._unused_activations()
+        found += [
+            path
+            for number, path in superseded.numbered(self.path / "certificates")
+            if superseded.is_left_over(number, path, now.release)
+        ]
+        return sorted(path for path in found if path.exists() or path.is_symlink())
+
+    def owned(self) -> set[str]:
+        """The files of a settled workspace, by their paths below it; any other file is not its own."""
+        found = {CURRENT, "journal.jsonl", "journal.head", "lock", *self.manifest.files}
+        found.add(f"private/{self.number}/{MANIFEST}")
+        cache = self.cache
+        if cache is not None:
+            found |= {f"activations/{cache.path.name}/{n}" for n in ("rows.bin", "index.json")}
+        return found
+
+    def settled(self) -> bool:
+        """Whether no request is running or was cut short."""
+        entries = self.journal.entries()
+        ended = bool(entries) and entries[-1].step in (Step.DONE, Step.ABORTED)
+        return ended and self._is_told(entries) and not self.strays()
+
+    def _is_told(self, entries: Sequence[Entry]) -> bool:
+        """Whether the published release is in the journal, and no later one is finished."""
+        told = {entry.number for entry in entries if entry.step in (Step.PREPARED, Step.DONE)}
+        done = [entry.number for entry in entries if entry.step is Step.DONE]
+        return self.number in told and max(done, default=0) <= self.number
+
+    def check_journal(self) -> None:
+        """LedgerError if journal and CURRENT do not belong together. Hold the lock."""
+        if not self._is_told(self.journal.entries()):
+            raise LedgerError(
+                f"the journal says nothing of release {self.number}, which is published.",
+                "journal or CURRENT were changed: restore them from a copy.",
+            )
+
+    # --- paths ------------------------------------------------------------------------------------
+
+    def _private(self, number: int) -> Path:
+        return self.path / "private" / str(number)
+
+    def _core(self, number: int) -> Path:
+        return self.path / "core" / str(number)
+
+    @property
+    def _staging(self) -> Path:
+        return self.path / "private" / STAGING
+
+    @property
+    def _buckets(self) -> Path:
+        """The folder of the rows: releases share the files that do not change."""
+        return self.path / "private" / ROWS
+
+    def _bucket_names(self, number: int) -> list[str]:
+        index = self._private(number) / ROWS_INDEX
+        return bucket_names(index) if index.is_file() else []
+
+    def _unused_buckets(self) -> list[Path]:
+        """Rows that are not the published release's."""
+        if not self._buckets.is_dir():
+            return []
+        used = set(self._bucket_names(self.number))
+        ours = [path for path in self._buckets.iterdir() if BUCKET.fullmatch(path.name)]
+        return [path for path in ours if path.name not in used]
+
+    def _unused_activations(self) -> list[Path]:
+        """Of cores before this one."""
+        cache = self.cache
+        used = None if cache is None else cache.path.name
+        ours = [p for p in _entries(self.path / "activations") if CACHE.fullmatch(p.name)]
+        return [path for path in ours if path.name != used]
+
+
+def checked(values: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a workspace, if they are what they should be."""
+    classes, activations = values.get("classes"), values.get("activations")
+    named = isinstance(classes, list) and all(isinstance(name, str) for name in classes)
+    shaped = activations is None or (
+        isinstance(activations, dict)
+        and is_digest(activations.get("prefix_digest"))
+        and isinstance(activations.get("shape"), list)
+        and all(type(n) is int and 0 < n < 1 << 24 for n in activations["shape"])
+    )
+    known = {"user", "core_digest", "num_weights", "sigma"} <= set(values)
+    if not (named and shaped and known):
+        raise FormatError("the workspace's model.json is not as it was saved.", "restore it.")
+    return values
+
+
+def _entries(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir()) if folder.is_dir() else []
