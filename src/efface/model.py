@@ -389,6 +389,13 @@ class MixedLinear:
     def logits(self, records: Records) -> Tensor:
         return self.logits_of(self.activations(records))
 
+    def core_logits(self, records: Records) -> Tensor:
+        """f_core in the arithmetic of this model: what is left when the user weights are 0."""
+        activations = self.activations(records)
+        if isinstance(self.user, CompactUser):
+            return self.user.form.logits(activations)
+        return self.core.logits_of(activations)
+
     def activations(self, records: Records, *, progress: Progress | None = None) -> Activations:
         """Boundary activations in the arithmetic of this model: what ``logits_of`` and the user part take."""
         if isinstance(self.user, CompactUser):

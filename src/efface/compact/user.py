@@ -279,7 +279,7 @@ class CompactUser:
         return self.total_ridge / max(self._require_calibrated()[2].num_rows, 1)
 
     def logits(self, activations: Activations) -> Tensor:
-        """α f_core + Θᵀψ, ψ quantised as in training; with Θ = 0 the core's logits bit for bit."""
+        """α f_core + Θᵀψ, ψ quantised as in training; with Θ = 0 the core's logits in this form."""
         if self.theta is None or not self.theta.any():
             return self.form.logits(activations)
         projection, quantiser, _ = self._require_calibrated()
