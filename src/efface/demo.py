@@ -178,7 +178,7 @@ def _forget(trained: Trained, progress: Progress) -> Told:
     requests.append(_timed(compact, f"class “{LABEL}”", "compact", label=LABEL))
     story = _class_story(compact, records)
     requests.append(_timed(compact, "everything", "compact", everything=True))
-    same = torch.equal(compact.logits(records.test), core.logits(records.test))
+    same = torch.equal(compact.logits(records.test), compact.core_logits(records.test))
     requests[-1]["verdict"] += ", the core bit for bit" if same else ", NOT the core"
     return Told(requests, digests, accuracy, story, shown)
 
