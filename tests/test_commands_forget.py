@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +27,14 @@ from tests.test_workspace import (  # noqa: F401
 from typer.testing import CliRunner, Result
 
 from efface import files
+from efface.certificates import ExactCertificate
 from efface.cli import app
+from efface.compact.rows import Rows
+from efface.compact.user import CompactUser
 from efface.model import MixedLinear
 from efface.records import Records, Split
 from efface.tangent.forgetting import SolvedForgetting
+from efface.verification import _other_givens
 from efface.workspace import Workspace
 
 CONFIG = """
@@ -102,9 +108,42 @@ def test_train_makes_a_workspace_that_checks(path: Path, folder: Path) -> None:
     )
     assert values["ok"]
     detail = {check["name"]: check["detail"] for check in values["checks"]}
-    assert detail["rows from images"].startswith("42 of 42 agree")
+    assert re.match("42 of 42 (agree|are equal)", detail["rows from images"])
     assert efface("evaluate", path, folder / "data.npz").exit_code == 0
     assert efface("predict", path, folder / "data.npz", "--split", "test").exit_code == 0
+
+
+def test_a_row_that_differs_is_an_error_in_integers(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One integer, by one: as another decoder might, or a backend that is not exact."""
+    path, real = shutil.copytree(folder / "compact", tmp_path / "w"), CompactUser.rows
+
+    def off_by_one(self: CompactUser, *args: object) -> Rows:
+        rows = real(self, *args)  # type: ignore[arg-type]
+        rows.features[5, 0] ^= 1
+        return rows
+
+    monkeypatch.setattr(CompactUser, "rows", off_by_one)
+    words = ("verify", path, "--from-images", folder / "data.npz", "--json")
+    result = efface(*words)
+    assert result.exit_code == 4
+    check = next(c for c in json.loads(result.stdout)["checks"] if c["name"] == "rows from images")
+    assert check["ok"] is False
+    assert "41 of 42 are equal" in check["detail"]
+    assert f"differs: {people()[5].id}" in check["detail"]
+
+
+def test_a_certificate_of_another_core_does_not_check(folder: Path, tmp_path: Path) -> None:
+    path = shutil.copytree(folder / "compact", tmp_path / "w")
+    workspace = Workspace.open(path)
+    certificate = workspace.certificate
+    assert isinstance(certificate, ExactCertificate)
+    assert certificate.given is not None
+    assert certificate.given.arithmetic == "integer"
+    other = replace(certificate, given=replace(certificate.given, classes_digest="0" * 64))
+    assert _other_givens(other, workspace.model()) == ["it was given another classes digest"]
+    assert _other_givens(certificate, workspace.model()) == []
 
 
 def test_forget_prints_its_certificate(path: Path, kind: str) -> None:
