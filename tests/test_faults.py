@@ -251,3 +251,34 @@ def failing(act: Callable[[Path], None], path: Path, disk: Disk) -> Exception | 
         except (EffaceError, OSError) as problem:
             return problem
     return None
+
+
+# --- activations, which are changed in place (tangent) --------------------------------------------
+
+
+@pytest.mark.parametrize("act", [forget, add])
+def test_a_death_while_activations_change(act: Callable[[Path], None], memory: Path) -> None:
+    """Noise is drawn anew, so not byte for byte: the records, their rows and all checks must be right."""
+    start, work = memory / f"tangent {act.__name__}", memory / "changing"
+    Workspace.create(start, MixedLinear(core(), "tangent", mu=0.1).fit(PEOPLE, replay=CORE[:4]))
+    shutil.copytree(start, work)
+    states: dict[frozenset[tuple[str, bytes]], Path] = {}
+
+    def watch(_: int) -> None:
+        state = frozenset(contents(work / "activations").items())
+        if state not in states:
+            states[state] = shutil.copytree(work, memory / f"{act.__name__}-{len(states)}")
+
+    with Disk(watch=watch).installed():
+        act(work)
+    wanted = Workspace.open(work).records
+    assert len(states) > 5
+    for path in states.values():
+        accepted = (path / "pending.json").exists()
+        MixedLinear.load(path)
+        workspace = Workspace.open(path)
+        assert workspace.records == (wanted if accepted or workspace.number == 2 else PEOPLE)
+        assert all(check.ok for check in all_checks(workspace))
+        assert workspace.cache is not None
+        assert workspace.cache.digests == {*workspace.records.digests, *CORE[:4].digests}
+    shutil.rmtree(work)

@@ -103,6 +103,14 @@ def test_strangers_files_in_a_workspace_survive_everything(path: Path, kind: str
     assert {(path / name).read_text() for name in mine} == {"mine"}
 
 
+def test_a_workspace_that_lost_its_current_is_not_cleared(path: Path, kind: str) -> None:
+    (path / CURRENT).unlink()
+    before = contents(path)
+    with pytest.raises(EffaceError, match="not empty, and no workspace"):
+        Workspace.create(path, fitted(kind, people()))
+    assert contents(path) == before
+
+
 # --- replacing a model ----------------------------------------------------------------------------
 
 
@@ -237,6 +245,20 @@ def test_an_interrupted_request_says_what_will_happen(
     assert without_journal(contents(path)) == without_journal(contents(made[kind]))
     assert "nothing to cancel" in efface("cancel", path).stdout
     assert efface("verify", path).exit_code == 0
+
+
+def test_an_interrupt_before_the_intent_changes_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = contents(path)
+    with monkeypatch.context() as patch:
+        patch.setattr("efface.ledger.Intent.save", stop)
+        with pytest.raises(Interrupted, match="nothing was changed"):
+            Workspace.open(path).forget(owner=OWNER)
+    assert contents(path) == before
 
 
 @pytest.mark.parametrize("action", ["forget", "add"])

@@ -16,6 +16,7 @@ from efface.activations import Activations
 from efface.compact.rows import Rows
 from efface.errors import FormatError
 from efface.records import Records
+from efface.saved import is_digest
 from efface.stored_records import CORE_COLUMNS, StoredRecords, columns_of
 from efface.stored_rows import StoredRows
 
@@ -115,9 +116,11 @@ class TrainingSet:
         """The inverse of :meth:`save`; asking one of its records for its image is an error."""
         values = files.read_json(directory / "records.json", SCHEMA)
         try:
+            _check_columns(values["records"])
+            _check_columns(values.get("replay", {}))
             records = StoredRecords(values["records"], classes)
             replay = StoredRecords(values["replay"], classes) if "replay" in values else None
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             message = f"records.json in {directory} is not as it was saved: {error!r}."
             raise FormatError(message, "restore it from a copy.") from error
         labels = [records.labels] if replay is None else [records.labels, replay.labels]
@@ -131,6 +134,15 @@ class TrainingSet:
         if not (directory / ROWS).is_file():
             return data
         return replace(data, rows=StoredRows.load(directory / ROWS, buckets, data.digests))
+
+
+def _check_columns(columns: dict[str, Any]) -> None:
+    """Names are text and digests are digests: a ValueError if not."""
+    for name in ("id", "owner", "cohort", "label", "digest"):
+        if not set(map(type, columns.get(name, ()))) <= {str}:
+            raise ValueError(f"{name} is not all text")
+    if not all(map(is_digest, columns.get("digest", ()))):
+        raise ValueError("not all digests are digests")
 
 
 def select(activations: Activations, index: np.ndarray) -> Activations:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from efface.errors import EffaceError, FormatError
-from efface.ledger import Action, Journal
+from efface.ledger import Action, Journal, Step
 from efface.model import CURRENT, current
 from efface.workspace import superseded
 from efface.workspace.disk import remove
@@ -84,7 +84,10 @@ def _is_half_made(path: Path) -> bool:
         names, data = {entry.name for entry in path.iterdir()}, journal.path.read_bytes()
         begun = data.startswith(FIRST[: len(data)]) and len(data) < 1000 and b"\n" not in data
         return names <= {*EMPTY, journal.path.name} and begun
-    return all(entry.action is Action.TRAIN for entry in entries)
+    finished = any(
+        entry.step is Step.DONE for entry in entries
+    )  # then CURRENT was lost: ask a person
+    return not finished and all(entry.action is Action.TRAIN for entry in entries)
 
 
 def clear_folder(path: Path) -> None:

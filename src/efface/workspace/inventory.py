@@ -195,7 +195,7 @@ def checked(values: dict[str, Any]) -> dict[str, Any]:
         and isinstance(activations.get("shape"), list)
         and all(type(n) is int and 0 < n < 1 << 24 for n in activations["shape"])
     )
-    known = {"user", "core_digest", "num_weights", "sigma"} <= set(values)
+    known = {"user", "core_digest", "num_weights", "sigma", "activations"} <= set(values)
     if not (named and shaped and known):
         raise FormatError("the workspace's model.json is not as it was saved.", "restore it.")
     return values

@@ -222,6 +222,8 @@ class RequestProtocol(Store):
         return EffaceError(f"{told(problem)}; {state}", self._advice(first))
 
     def _interrupted(self, intent: Intent) -> Interrupted:
+        if not (self.path / "pending.json").exists():
+            return Interrupted("interrupted; nothing was changed.", "ask again.")
         if self._is_published(intent):
             message = "interrupted; the new release is served, but not all old files are deleted."
         else:
