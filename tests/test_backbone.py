@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tests import cases
 from torch import nn
 
@@ -103,6 +104,25 @@ def test_the_image_size_of_the_configuration_is_the_default(tmp_path: Path) -> N
 def test_the_callers_preprocessing_comes_first(tmp_path: Path) -> None:
     mine = Preprocess(resize=16, crop=16)
     assert load_backbone(f"hf:{saved(tmp_path, size=99)}", preprocess=mine).preprocess == mine
+
+
+def test_a_file_in_half_precision_is_loaded_as_it_is(tmp_path: Path) -> None:
+    """Its statistics are often kept in float32, and do not fit float16."""
+    net = cases.tiny("resnet-basic")
+    net.resnet.embedder.embedder.normalization.running_var.fill_(1e6)
+    net.save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    narrow = {
+        k: v.half() if v.is_floating_point() and "running" not in k else v
+        for k, v in tensors.items()
+    }
+    save_file(narrow, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "dtype": "float16"}))
+    steps = load_backbone(f"hf:{tmp_path}").steps
+    state = nn.Sequential(*[step.module for step in steps]).state_dict()
+    assert all(v.dtype == torch.float32 for v in state.values() if v.is_floating_point())
+    assert float(state["0.1.running_var"].max()) == 1e6
 
 
 def test_a_folder_that_is_not_there_says_what_to_give(tmp_path: Path) -> None:

@@ -139,8 +139,9 @@ def _load_hf(where: str, source: dict[str, Any] | None) -> tuple[nn.Module, Prep
         values = json.loads(given.to_json_string(use_diff=False))
         described = plain_config(values)
         config = _hf_config(described, num_labels=max(1, len(values.get("id2label") or ())))
+        # float32 from the start: in float16, as many files are, a BatchNorm's variance overflows.
         net = _hf_class(described["model_type"]).from_pretrained(
-            where, config=config, trust_remote_code=False, weights_only=True
+            where, config=config, dtype=torch.float32, trust_remote_code=False, weights_only=True
         )
     except Exception as error:
         raise BackboneError(
