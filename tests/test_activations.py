@@ -84,7 +84,7 @@ def test_float16_refuses_what_it_cannot_hold(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", ["float64", "int8", "bfloat16"])
 def test_other_types_are_refused(tmp_path: Path, dtype: str) -> None:
-    with pytest.raises(EffaceError, match="use float32 or float16"):
+    with pytest.raises(EffaceError, match="use one of float32, float16"):
         opened(tmp_path, dtype)
 
 

@@ -125,8 +125,8 @@ def test_forgetting_the_only_person_of_a_class_is_never_having_had_them(tmp_path
     without = everybody.where(lambda record: record.owner != loner)
     never = recipe.train(without, tmp_path / "never")
     assert list(differences(workspace.path, never.path)) == []
-    (never.path / "config.toml").write_text("changed")
-    assert list(differences(workspace.path, never.path)) == ["config.toml"]
+    (never.path / "core" / "1" / "config.toml").write_text("changed")
+    assert list(differences(workspace.path, never.path)) == ["core/K/config.toml"]
 
 
 def test_classes_of_core_data_do_not_move_when_people_come_or_go(photos: Path) -> None:

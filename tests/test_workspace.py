@@ -335,7 +335,7 @@ def remains(path: Path, records: Records) -> set[str]:
     model = MixedLinear.load(path)
     needles: dict[str, list[bytes]] = {"activation": [row.tobytes() for row in activations]}
     if model.user.kind == "compact":
-        rows = model.user.rows(core().activations(records), core().labels(records))
+        rows = model.user.rows(model.activations(records), core().labels(records))
         needles["row"] = [row.tobytes() for row in rows.features]
     names = [(r.id, r.owner, f"dir/{r.id}") for r in records]
     needles["name"] = [json.dumps(text).encode() for all_ in names for text in all_]

@@ -61,7 +61,7 @@ def gather(
     records: Records,
     cache: ActivationCache | None,
     boundary: Callable[[Records], Tensor],
-    shape: Sequence[int],
+    shape: Callable[[], Sequence[int]],
     *,
     batch_size: int = 32,
     progress: Progress | None = None,
@@ -81,7 +81,7 @@ def gather(
             progress(done / len(todo), f"activations {done}/{len(todo)}")
     if cache is not None:
         return cache.rows(records.digests)
-    return torch.cat(parts) if parts else torch.zeros(0, *shape)
+    return torch.cat(parts) if parts else torch.zeros(0, *shape())
 
 
 class ActivationCache:

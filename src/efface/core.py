@@ -291,7 +291,7 @@ class Core:
             records,
             cache,
             lambda batch: self.each_boundary(self.images(batch)),
-            self.boundary_shape,
+            lambda: self.boundary_shape,
             batch_size=batch_size,
             progress=progress,
         )

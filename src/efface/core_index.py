@@ -144,7 +144,9 @@ class CoreIndex:
     def from_dict(cls, values: Mapping[str, Any], key: bytes) -> CoreIndex:
         names = ("ids", "digests", "labels", "owners", "cohorts", "roles", "looks")
         try:
-            rows = zip(*(values[name] for name in names), strict=True)
+            rows = list(zip(*(values[name] for name in names), strict=True))
+            if not all(isinstance(text, str) for row in rows for text in row):
+                raise ValueError("a value is no text")
             return cls(key, tuple(CoreRecord(*row) for row in rows))
         except (KeyError, TypeError, ValueError) as error:
             message = f"core-records.json is not as it was saved: {error!r}."

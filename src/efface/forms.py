@@ -92,7 +92,7 @@ class Form(ABC):
             records,
             cache,
             self.boundary,
-            self.boundary_shape,
+            lambda: self.boundary_shape,
             batch_size=batch_size,
             progress=progress,
         )

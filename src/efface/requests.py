@@ -130,9 +130,9 @@ class Request:
         try:
             core = tuple(values.get("in_core", ()))
             return cls(RequestKind(values["kind"]), tuple(values["values"]), core)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise RequestError(
-                f"not a stored request: {dict(values)!r}.", "restore the file it comes from."
+                f"not a stored request: {values!r:.200}.", "restore the file it comes from."
             ) from error
 
 

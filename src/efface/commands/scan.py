@@ -89,17 +89,19 @@ def _records(
 ) -> Records:
     """The records that are meant, with their images, as far as these are at hand."""
     from efface.commands.inputs import read_labelled, read_unlabelled
-    from efface.records import Records
+    from efface.records import Records, Split
 
     found = Records([], model.classes)
     if images:
         found = read_unlabelled(model, [str(path) for path in images], "all")
     if data is not None:
-        user = read_labelled(model, folder, data, "user")
+        known = read_labelled(model, folder, data, "all")
         for name in (*owners, *ids):
-            if name not in {*user.owners, *user.ids}:
+            if name not in {*known.owners, *known.ids}:
                 fix = "check the spelling: what is not known cannot be looked for."
-                raise RequestError(f"no user record of {data} has owner or id {name!r}.", fix)
+                raise RequestError(f"no record of {data} has owner or id {name!r}.", fix)
+        # Core records are there for good: the scan says so of their owners, without their images.
+        user = known.where(lambda r: r.split is Split.USER)
         meant = user.where(lambda r: r.owner in owners or r.id in ids or r.digest in digests)
         found = found + meant
     return found

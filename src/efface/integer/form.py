@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
@@ -168,6 +169,10 @@ class IntegerForm(Form):
 
     @cached_property
     def prefix_graph(self) -> IntegerGraph:
+        with _as_saved():
+            return self._prefix_graph()
+
+    def _prefix_graph(self) -> IntegerGraph:
         ops = _prefix_ops(self.core)
         shapes = shapes_of(ops, self.exponents.image)
         source = pixel_source(self.core.backbone.preprocess)
@@ -176,8 +181,9 @@ class IntegerForm(Form):
     @cached_property
     def tail_graph(self) -> IntegerGraph:
         ops, source = _tail_ops(self.core), self._boundary_source
-        shapes = shapes_of(ops, self.prefix_graph.shapes[-1])
-        graph = IntegerGraph(ops, source, self.exponents.tail, output=False, shapes=shapes)
+        with _as_saved():
+            shapes = shapes_of(ops, self.prefix_graph.shapes[-1])
+            graph = IntegerGraph(ops, source, self.exponents.tail, output=False, shapes=shapes)
         check_graph(graph)
         return graph
 
@@ -185,7 +191,8 @@ class IntegerForm(Form):
     def gradient(self) -> IntegerGradient:
         if self.exponents.gradients is None:
             raise NoIntegerForm("there is no way back through this tail in integers.")
-        gradient = IntegerGradient(self.tail_graph, self.exponents.gradients)
+        with _as_saved():
+            gradient = IntegerGradient(self.tail_graph, self.exponents.gradients)
         check_gradient(self.tail_graph, gradient)
         return gradient
 
@@ -210,7 +217,8 @@ class IntegerForm(Form):
             exponents = self.exponents.projections
             if set(exponents) != set(projection.names):
                 raise FormatError("the steps belong to another projection.", "calibrate again.")
-            made = IntegerTail(self.tail_graph, gradient, projection, exponents, self.views)
+            with _as_saved():
+                made = IntegerTail(self.tail_graph, gradient, projection, exponents, self.views)
             self._tail = (projection, made)
         return self._tail[1]
 
@@ -319,6 +327,18 @@ class IntegerForm(Form):
 
     def _batch(self, shape: tuple[int, ...]) -> int:
         return max(1, BATCH_NUMBERS // max(1, int(np.prod(shape))))
+
+
+@contextmanager
+def _as_saved() -> Iterator[None]:
+    """Steps that do not fit the network: another's, or changed after saving."""
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, ValueError, RuntimeError, AssertionError) as error:
+        raise FormatError(
+            f"the steps of the integer form do not fit the network: {error!r:.200}.",
+            "restore the model's files from a copy.",
+        ) from error
 
 
 def _strings(exponents: Mapping[int, int]) -> dict[str, int]:

@@ -40,6 +40,11 @@ class IntegerGradient:
 
     def __init__(self, graph: IntegerGraph, exponents: Mapping[int, int]) -> None:
         self.graph, self.exponents = graph, dict(exponents)
+        missing = [
+            op.name for n, op in graph.numbered() if isinstance(op, Affine) and n not in exponents
+        ]
+        if missing:
+            raise NoIntegerForm(f"no step for the gradients of {missing}.")
         self.below = _with_layers_below(graph)
         self.pull: dict[int, ExactAffine] = {}
         for number, op in graph.numbered():
