@@ -208,3 +208,58 @@ def test_errors_are_listed_by_layer() -> None:
     found = dict(form.errors(form.core.pixels(RECORDS)))
     assert len(found) == len(form.prefix_graph.summed) + len(form.tail_graph.summed)
     assert all(0 < error < 0.2 for error in found.values())
+
+
+class Block(nn.Module):
+    """As torchvision writes it: one ReLU used twice, the sum in place, a projection on the shortcut."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(outputs)
+        self.relu = nn.ReLU(inplace=True)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        self.downsample = nn.Sequential(
+            nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
+        out += self.downsample(x)
+        return self.relu(out)
+
+
+class TorchvisionStyle(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(3, 8, 7, 2, 3, bias=False), nn.BatchNorm2d(8)
+        self.relu, self.maxpool = nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)
+        self.layer1, self.layer2 = Block(8, 8, 1), Block(8, 12, 2)
+        self.avgpool, self.fc = nn.AdaptiveAvgPool2d((1, 1)), nn.Linear(12, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        x = self.avgpool(self.layer2(self.layer1(x)))
+        return self.fc(torch.flatten(x, 1))
+
+
+def test_a_network_as_torchvision_writes_it_has_an_integer_form() -> None:
+    """Traced, BatchNorms not folded beforehand."""
+    net = cases.randomised(TorchvisionStyle().eval())
+    prep = Preprocess(resize=32, crop=32)
+    core = Core(net, classes=CLASSES, linearize="layer2", preprocess=prep)
+    core.records = CORE
+    model = MixedLinear(core, "compact", features=120).fit(RECORDS)
+    assert type(model.user.form) is IntegerForm
+    assert len(model.user.projection.names) == 3  # both convolutions and the shortcut's
+    floats = FloatForm(core)
+    got = model.user.form.plain(model.activations(RECORDS))
+    want = floats.activations(RECORDS)
+    assert float((got - want).norm() / want.norm()) < 0.1
+    # Gradients are those at the convolutions' outputs, before their BatchNorm: ψ follows the float one.
+    rows = torch.cat(
+        [psi for psi, _ in model.user.form.rows(model.user.projection, model.activations(RECORDS))]
+    )
+    plain = model.user.projection.rows(core.tail, got)
+    assert float((rows - plain).norm() / plain.norm()) < 0.25

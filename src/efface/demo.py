@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ import torch
 from torch import Tensor
 
 from efface import __version__, files
+from efface.alone import one_thread
 from efface.audit.differencing import Identified, identify, scores
 from efface.certificates import Certificate, ShiftCertificate
 from efface.compact.user import CompactUser
@@ -79,7 +78,7 @@ def run(out: Path | str, progress: Progress | None = None) -> dict[str, Any]:
     threads, and the same numbers whatever the machine's number of cores.
     """
     out, start = Path(out), time.monotonic()
-    with _one_thread():
+    with one_thread():
         trained = _train(part(progress, 0.0, 0.8))
         trained.compact.save(out / "model")
         told = _forget(trained, part(progress, 0.8, 0.97, "forgetting"))
@@ -91,16 +90,6 @@ def run(out: Path | str, progress: Progress | None = None) -> dict[str, Any]:
     if progress is not None:
         progress(1.0, "report written")
     return values
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 # Training and measuring.

@@ -374,4 +374,5 @@ def _single_view(core: Core) -> Any:
 
 def _tail_ops(core: Core) -> list[Op]:
     steps = [(n, m) for n, m in core.tail.named_children() if m is not core.tail.head]
-    return read(nn.Sequential(OrderedDict(steps)))
+    # Not folded: taps are at the convolutions' own outputs.
+    return read(nn.Sequential(OrderedDict(steps)), fold=False)

@@ -113,15 +113,19 @@ class ChannelAffine(Op):
     shift: Tensor  # (c,) float64
 
 
-def read(module: nn.Module) -> list[Op]:
-    """The operations of ``module`` after its input, in order; the last one is its output."""
+def read(module: nn.Module, *, fold: bool = True) -> list[Op]:
+    """The operations of ``module`` after its input, in order; the last one is its output.
+
+    ``fold`` puts BatchNorms into the convolutions before them. Where gradients at the convolutions' own
+    outputs are wanted, they stay operations of their own.
+    """
     try:
         graph = _Tracer().trace(module)
     except NoIntegerForm:
         raise
     except Exception as error:
         raise NoIntegerForm(f"torch.fx cannot trace it: {str(error).splitlines()[0]}") from error
-    return _Reader(module).read(graph)
+    return _Reader(module, fold).read(graph)
 
 
 class _Tracer(fx.Tracer):
@@ -131,8 +135,8 @@ class _Tracer(fx.Tracer):
 
 
 class _Reader:
-    def __init__(self, module: nn.Module) -> None:
-        self.module = module
+    def __init__(self, module: nn.Module, fold: bool) -> None:
+        self.module, self.fold = module, fold
         self.ops: list[Op] = []
         self.at: dict[fx.Node, int] = {}  # node -> number of the operation whose output it is
 
@@ -224,7 +228,9 @@ class _Reader:
         number = self._number(x)
         before = self.ops[number - 1] if number else None
         assert isinstance(x, fx.Node)
-        if isinstance(before, Affine) and before.geometry is not None and len(x.users) == 1:
+        foldable = isinstance(before, Affine) and before.geometry is not None and len(x.users) == 1
+        if self.fold and foldable:
+            assert isinstance(before, Affine)
             spread = (norm.running_var.double().sqrt() * factor.abs()).float()
             mean = norm.bias.detach() if norm.affine else torch.zeros_like(norm.running_mean)
             self.ops[number - 1] = replace(
