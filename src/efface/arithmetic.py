@@ -16,7 +16,7 @@ from torch import Tensor
 
 from efface import synthetic
 from efface.core import Core
-from efface.errors import BackboneError, FormatError
+from efface.errors import BackboneError, EffaceError, FormatError
 from efface.exact.form import ExactForm
 from efface.forms import FloatForm, Form
 from efface.integer.form import MOST_IMAGES, IntegerForm
@@ -34,8 +34,10 @@ class Arithmetic(StrEnum):
     FLOAT = "float32"
 
     @classmethod
-    def _missing_(cls, value: object) -> Arithmetic | None:
-        return cls.FLOAT if value == "float" else None
+    def _missing_(cls, value: object) -> Arithmetic:
+        if value == "float":
+            return cls.FLOAT
+        raise EffaceError(f"unknown arithmetic {value!r}.", "use integer, float or auto.")
 
 
 @dataclass(frozen=True)

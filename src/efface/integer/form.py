@@ -12,7 +12,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -27,6 +27,7 @@ from efface.compact.projection import Projection
 from efface.compact.taps import tap, taps_of
 from efface.core import Core
 from efface.errors import FormatError
+from efface.families import Step
 from efface.forms import Form
 from efface.integer import scales
 from efface.integer.gradient import IntegerGradient
@@ -40,6 +41,7 @@ from efface.mirror import VIEWS
 from efface.preprocess import Preprocess
 from efface.records import Records
 from efface.saved import LARGEST_IMAGE
+from efface.tail import Tail
 
 MOST_IMAGES = 96  # to find steps on
 MOST_SAMPLES = 256  # to find the gradients' and projections' steps on
@@ -146,9 +148,8 @@ class IntegerForm(Form):
             IntegerGradient(form.tail_graph, gradients)
         except NoIntegerForm:
             gradients = None
-        made = cls(core, Exponents(image, at, exponents.tail, gradients))  # type: ignore[arg-type]
-        made.__dict__["prefix_graph"] = form.prefix_graph
-        return made, boundary
+        form.exponents = replace(exponents, gradients=gradients)
+        return form, boundary
 
     def fit_projection(self, projection: Projection, activations: Tensor) -> None:
         some = activations[:: max(1, -(-len(activations) // MOST_SAMPLES))]
@@ -157,8 +158,7 @@ class IntegerForm(Form):
             found = projection_exponents(
                 self.tail_graph, self.gradient, projection, some, self.views
             )
-        e = self.exponents
-        self.exponents = Exponents(e.image, e.prefix, e.tail, e.gradients, found)
+        self.exponents = replace(self.exponents, projections=found)
         self._tail = None
 
     @property
@@ -361,11 +361,8 @@ def _prefix_ops(core: Core) -> list[Op]:
     return read(nn.Sequential(*core.prefix.children()))
 
 
-def _single_view(core: Core) -> Any:
+def _single_view(core: Core) -> Tail:
     """The tail of one view: what both views of a mirrored image go through."""
-    from efface.families import Step
-    from efface.tail import Tail
-
     if not core.mirror:
         return core.tail
     steps = [Step(name, m) for name, m in core.tail.named_children() if m is not core.tail.head]
