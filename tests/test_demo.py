@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import torch
 from tests.test_report import Page, is_offline
 
 from efface import demo
@@ -106,14 +105,3 @@ def test_progress_only_goes_forward_to_the_end(story: Story) -> None:
     fractions = [fraction for fraction, _ in story.progress]
     assert fractions == sorted(fractions)
     assert fractions[-1] == 1.0
-
-
-def test_the_number_of_threads_is_given_back() -> None:
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(2)
-        with demo._one_thread():
-            assert torch.get_num_threads() == 1
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
