@@ -20,9 +20,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from efface.compact.exact import int8_kernel_is_exact, pick_kernel
-from efface.compact.ridge import solve
-from efface.compact.statistics import Statistics
+from efface.parts.compact.exact import int8_kernel_is_exact, pick_kernel
+from efface.parts.compact.ridge import solve
+from efface.parts.compact.statistics import Statistics
 
 
 def best_seconds(task: Callable[[], object], repeats: int) -> float:

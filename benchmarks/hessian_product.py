@@ -20,8 +20,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from efface.core import Core
-from efface.tangent.operator import TangentOperator
+from efface.linear.operator import TangentOperator
+from efface.network.core import Core
 
 
 def tail_of(backbone: str, linearize: str, classes: int, *, ours: bool) -> Core:

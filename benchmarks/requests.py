@@ -21,8 +21,8 @@ from typing import Any
 import growth
 import numpy as np
 
-from efface.compact.ridge import solve
-from efface.compact.statistics import Statistics
+from efface.parts.compact.ridge import solve
+from efface.parts.compact.statistics import Statistics
 
 
 def synthetic(n: int, k: int, c: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

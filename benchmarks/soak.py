@@ -29,19 +29,20 @@ import numpy as np
 import torch
 
 from efface import __version__
-from efface.core import Core
+from efface.data.images import ArrayImage, digest_of
+from efface.data.record import Record, Split
+from efface.data.records import Records
 from efface.errors import EffaceError
-from efface.images import ArrayImage, digest_of
-from efface.model import MixedLinear
-from efface.records import Record, Records, Split
-from efface.training import Stage
-from efface.verification import all_checks
+from efface.model.mixed_linear import MixedLinear
+from efface.network.core import Core
+from efface.network.training import Stage
 from efface.workspace import Workspace
+from efface.workspace.verify import all_checks
 
 CLASSES = ("a", "b", "c")
 WRITERS, READERS = 6, 2
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["efface.workspace", "efface.verification"])
+PROCESSES.set_forkserver_preload(["efface.workspace", "efface.workspace.verify"])
 
 
 def person(name: str, seed: int, n: int = 2, split: Split = Split.USER) -> Records:

@@ -22,9 +22,9 @@ import torch
 from torch import nn
 
 from efface import Core, MixedLinear, Preprocess, Record, Records, Split, Workspace
-from efface.compact.rows import Rows
-from efface.stored_records import NOWHERE
-from efface.training_set import TrainingSet
+from efface.data.stored_records import NOWHERE
+from efface.parts.compact.rows import Rows
+from efface.parts.training_set import TrainingSet
 
 PER_OWNER = 10
 

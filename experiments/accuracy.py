@@ -21,12 +21,12 @@ from common import RESULTS, Results, name_of, parser
 from torch import Tensor
 
 from efface import ConjugateGradient, Core, MixedLinear, Preprocess, Records, Stage
-from efface.activations import ActivationCache
-from efface.core import every_fifth
-from efface.tangent.operator import TangentOperator
-from efface.tangent.scales import balanced_scales
-from efface.tangent.user import PRECONDITIONERS, TangentUser
-from efface.training import train
+from efface.linear.operator import TangentOperator
+from efface.linear.scales import balanced_scales
+from efface.network.activations import ActivationCache
+from efface.network.core import every_fifth
+from efface.network.training import train
+from efface.parts.tangent.user import PRECONDITIONERS, TangentUser
 
 METHODS = ("last-layer", "compact", "fine-tune", "tangent")
 TANGENT_MUS = (1e-6, 1e-5, 1e-4)

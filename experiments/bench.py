@@ -21,19 +21,20 @@ from common import name_of
 from presets import Preset
 from torch import Tensor, nn
 
-from efface import ConjugateGradient, Core, MixedLinear, Preprocess, Records, __version__, bounds
-from efface.activations import ActivationCache
+from efface import ConjugateGradient, Core, MixedLinear, Preprocess, Records, __version__
 from efface.audit.baselines import Forgotten
 from efface.audit.readouts import error
 from efface.audit.scene import Samples, Scene
-from efface.forgetting import plan
-from efface.records import Split
-from efface.tangent.operator import TangentOperator
-from efface.tangent.preconditioners import Preconditioner
-from efface.tangent.scales import balanced_scales
-from efface.tangent.sgd import largest_eigenvalue
-from efface.tangent.user import TangentUser
-from efface.training import Stage
+from efface.data.record import Split
+from efface.guarantee import bounds
+from efface.linear.operator import TangentOperator
+from efface.linear.scales import balanced_scales
+from efface.network.activations import ActivationCache
+from efface.network.training import Stage
+from efface.parts.forgetting import plan
+from efface.parts.tangent.preconditioners import Preconditioner
+from efface.parts.tangent.sgd import largest_eigenvalue
+from efface.parts.tangent.user import TangentUser
 
 Procedure = Callable[["Trial", Scene, Tensor], Forgotten]
 

@@ -14,8 +14,9 @@ from typing import Any
 from accuracy import Setting
 from common import RESULTS, Results, name_of, parser
 
-from efface import MixedLinear, synthetic
-from efface.compact.user import DEFAULT_RIDGE, Calibration, CompactUser
+from efface import MixedLinear
+from efface.network import synthetic
+from efface.parts.compact.user import DEFAULT_RIDGE, Calibration, CompactUser
 
 
 def run(setting: Setting, features: int, bases: str, source: str) -> dict[str, Any]:

@@ -30,7 +30,7 @@ import torch
 
 from efface import __version__, files
 from efface.audit.differencing import scores
-from efface.config import load_config
+from efface.pipeline.config import load_config
 
 SCHEMA = "efface.experiment/differencing/1"
 ATTACKERS = ("outside", "matched", "informed")

@@ -17,11 +17,11 @@ from figure import Drawing, Figure, Results, Values, by_name, judged, mean, perc
 
 from efface import Stage
 from efface.audit.readouts import error
-from efface.lastlayer import LastLayer
+from efface.linear.last_layer import LastLayer
+from efface.network.targets import one_hot
+from efface.network.training import train
 from efface.report.figures import bars
 from efface.report.html import Table
-from efface.targets import one_hot
-from efface.training import train
 
 RATE = {"cnn": 0.01}  # of fine-tuning, by network; pretrained ones take less
 ONE_SEED = 2.0  # points: about the standard error of one score on 500 images

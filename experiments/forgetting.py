@@ -21,15 +21,16 @@ import torch
 from accuracy import Setting
 from common import RESULTS, Results, name_of, parser
 
-from efface import ConjugateGradient, MixedLinear, bounds
-from efface.certificates import Guarantee, ShiftCertificate
-from efface.forgetting import plan
-from efface.tangent.forgetting import PaperForgetting
-from efface.tangent.operator import TangentOperator
-from efface.tangent.problem import RidgeProblem
-from efface.tangent.scales import balanced_scales
-from efface.tangent.sgd import largest_eigenvalue
-from efface.tangent.user import PRECONDITIONERS, TangentUser
+from efface import ConjugateGradient, MixedLinear
+from efface.guarantee import bounds
+from efface.guarantee.certificates import Guarantee, ShiftCertificate
+from efface.linear.operator import TangentOperator
+from efface.linear.scales import balanced_scales
+from efface.parts.forgetting import plan
+from efface.parts.tangent.forgetting import PaperForgetting
+from efface.parts.tangent.problem import RidgeProblem
+from efface.parts.tangent.sgd import largest_eigenvalue
+from efface.parts.tangent.user import PRECONDITIONERS, TangentUser
 
 METHODS = ("compact", "solved", "paper-0.9", "paper-0.999")
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from efface.audit.baselines import Forgotten, fisher
 from efface.audit.scene import Scene
-from efface.tangent.forgetting import PaperForgetting
+from efface.parts.tangent.forgetting import PaperForgetting
 
 
 def paper(epochs: int, *, momentum: float = 0.9, complete: bool = True) -> Procedure:

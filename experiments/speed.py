@@ -21,8 +21,8 @@ from accuracy import Setting
 from common import RESULTS, Results, name_of, parser
 
 from efface import SGD, MixedLinear
-from efface.tangent.forgetting import PaperForgetting
-from efface.tangent.user import TangentUser
+from efface.parts.tangent.forgetting import PaperForgetting
+from efface.parts.tangent.user import TangentUser
 
 
 def seconds(run: Callable[[], object]) -> float:

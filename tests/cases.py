@@ -13,8 +13,12 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from efface.backbone import Backbone
-from efface.blocks import (
+from efface.data.images import ArrayImage, digest_of
+from efface.data.preprocess import Preprocess
+from efface.data.record import Record, Split
+from efface.data.records import Records
+from efface.network.backbone import Backbone
+from efface.network.blocks import (
     GlobalMean,
     LeakyReLU6,
     MeanToken,
@@ -22,12 +26,9 @@ from efface.blocks import (
     fold_batchnorm,
     leaky_activations,
 )
-from efface.families import Step, cut
-from efface.images import ArrayImage, digest_of
-from efface.mirror import MirroredTail
-from efface.preprocess import Preprocess
-from efface.records import Record, Records, Split
-from efface.tail import Tail
+from efface.network.families import Step, cut
+from efface.network.mirror import MirroredTail
+from efface.network.tail import Tail
 
 NUM_CLASSES = 3
 NUM_SAMPLES = 5

@@ -15,9 +15,17 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, jacrev
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from efface.integer.graph import IntegerGraph
-from efface.integer.ops import Activation, Add, Affine, ChannelAffine, Flatten, MaxPool, Mean
-from efface.integer.sums import ExactAffine
+from efface.arithmetic.integer.graph import IntegerGraph
+from efface.arithmetic.integer.ops import (
+    Activation,
+    Add,
+    Affine,
+    ChannelAffine,
+    Flatten,
+    MaxPool,
+    Mean,
+)
+from efface.arithmetic.integer.sums import ExactAffine
 
 
 def exact_statistics(

@@ -9,8 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).parent.parent
+from tests.places import ROOT
 
 
 def run(script: str, *words: object) -> str:

@@ -18,14 +18,22 @@ from typing import Any
 
 import pytest
 from tests.faults import Disk
-from tests.test_workspace import CORE, OWNER, TEST, contents, core, people, without_journal
+from tests.workspace.test_workspace import (
+    CORE,
+    OWNER,
+    TEST,
+    contents,
+    core,
+    people,
+    without_journal,
+)
 
-from efface import ledger, stored_rows
+from efface.data.records import Records
 from efface.errors import EffaceError, FormatError
-from efface.model import MixedLinear, current
-from efface.records import Records
-from efface.verification import all_checks
-from efface.workspace import Workspace, workspace
+from efface.model.mixed_linear import MixedLinear, current
+from efface.parts.compact import stored_rows
+from efface.workspace import Workspace, ledger, workspace
+from efface.workspace.verify import all_checks
 
 ERRORS = (errno.ENOSPC, errno.EIO, errno.EPERM)
 EVERY_ERROR = os.environ.get("EFFACE_FAULTS") == "all"  # else each operation fails with one of them

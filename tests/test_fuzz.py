@@ -29,22 +29,29 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from tests import cases
-from tests.test_saved import resave
-from tests.test_workspace import OWNER, TEST, as_in_other_processes, contents, fitted, people  # noqa: F401
+from tests.network.test_saved import resave
+from tests.workspace.test_workspace import (  # noqa: F401
+    OWNER,
+    TEST,
+    as_in_other_processes,
+    contents,
+    fitted,
+    people,
+)
 
 from efface import containers
-from efface.backbone import load_backbone
-from efface.config import load_config
-from efface.datasets.unpack import unpack
+from efface.data.named.idx import read_idx
+from efface.data.named.pickled_batches import read_batch
+from efface.data.named.unpack import unpack
+from efface.data.records import Records
 from efface.errors import EffaceError
-from efface.ledger import Action, Intent
-from efface.model import MixedLinear
-from efface.readers.batches import read_batch
-from efface.readers.idx import read_idx
-from efface.records import Records
-from efface.requests import Request
-from efface.verification import all_checks
+from efface.model.mixed_linear import MixedLinear
+from efface.model.request import Request
+from efface.network.backbone import load_backbone
+from efface.pipeline.config import load_config
 from efface.workspace import Workspace
+from efface.workspace.ledger import Action, Intent
+from efface.workspace.verify import all_checks
 
 TIMES = float(os.environ.get("EFFACE_FUZZ", "1"))
 MEMORY = 3 << 30  # bytes beyond what the process has already
@@ -343,7 +350,7 @@ KINDS: dict[str, tuple[Callable[[], bytes], Callable[[Path], object]]] = {
 
 
 def _pickle() -> bytes:
-    from tests.readers.archives import batch, pickled
+    from tests.data.named.archives import batch, pickled
 
     images, labels = batch(1)
     return pickled({"data": images, "labels": labels})

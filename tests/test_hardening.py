@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 import torch
-from tests.test_commands_forget import efface, values_of, write
-from tests.test_workspace import (  # noqa: F401
+from tests.commands.test_commands_forget import efface, values_of, write
+from tests.workspace.test_workspace import (  # noqa: F401
     CORE,
     KINDS,
     NEW,
@@ -38,10 +38,10 @@ from tests.test_workspace import (  # noqa: F401
 
 from efface import files
 from efface.errors import EffaceError, FormatError, Interrupted, LedgerError, RecordError
-from efface.ledger import KILL_AT, Step
-from efface.model import CURRENT, MixedLinear
-from efface.verification import all_checks
+from efface.model.mixed_linear import CURRENT, MixedLinear
 from efface.workspace import Workspace
+from efface.workspace.ledger import KILL_AT, Step
+from efface.workspace.verify import all_checks
 
 LEFT = people().where(lambda record: record.owner != OWNER)
 
@@ -255,7 +255,7 @@ def test_an_interrupt_before_the_intent_changes_nothing(
 
     before = contents(path)
     with monkeypatch.context() as patch:
-        patch.setattr("efface.ledger.Intent.save", stop)
+        patch.setattr("efface.workspace.ledger.Intent.save", stop)
         with pytest.raises(Interrupted, match="nothing was changed"):
             Workspace.open(path).forget(owner=OWNER)
     assert contents(path) == before
@@ -524,7 +524,9 @@ def test_a_folder_that_cannot_be_written_is_found_before_training(
 ) -> None:
     write(tmp_path / "data.npz", CORE, people())
     (tmp_path / "file").write_text("mine")
-    monkeypatch.setattr("efface.config.DataConfig.build", lambda *_: pytest.fail("it went on"))
+    monkeypatch.setattr(
+        "efface.pipeline.config.DataConfig.build", lambda *_: pytest.fail("it went on")
+    )
     for out in (tmp_path / "file", tmp_path / "file" / "w"):
         result = efface("train", tmp_path / "data.npz", "--out", out)
         assert result.exit_code == 2
@@ -539,7 +541,7 @@ def test_a_model_that_will_not_fit_is_not_trained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path / "data.npz", CORE, people())
-    monkeypatch.setattr("efface.core.Core.fit", lambda *_, **__: pytest.fail("it went on"))
+    monkeypatch.setattr("efface.network.core.Core.fit", lambda *_, **__: pytest.fail("it went on"))
     monkeypatch.setattr("shutil.disk_usage", lambda _: shutil._ntuple_diskusage(10, 10, 10_000))
     result = efface("train", tmp_path / "data.npz", "--out", tmp_path / "w")
     assert result.exit_code == 2

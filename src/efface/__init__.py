@@ -14,47 +14,47 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from efface.version import VERSION as __version__
 
 _WHERE = {
-    "Record": "efface.records",
-    "Records": "efface.records",
-    "Split": "efface.records",
-    "Preprocess": "efface.preprocess",
-    "Core": "efface.core",
-    "Stage": "efface.training",
-    "MixedLinear": "efface.model",
+    "Record": "efface.data.record",
+    "Records": "efface.data.records",
+    "Split": "efface.data.record",
+    "Preprocess": "efface.data.preprocess",
+    "Core": "efface.network.core",
+    "Stage": "efface.network.training",
+    "MixedLinear": "efface.model.mixed_linear",
     "Workspace": "efface.workspace",
-    "Guarantee": "efface.certificates",
-    "SGD": "efface.tangent.sgd",
-    "ConjugateGradient": "efface.tangent.cg",
-    "Cholesky": "efface.tangent.dense",
-    "PaperForgetting": "efface.tangent.forgetting",
-    "SolvedForgetting": "efface.tangent.forgetting",
-    "LastLayer": "efface.lastlayer",
-    "check": "efface.check",
-    "settled": "efface.class_list",
+    "Guarantee": "efface.guarantee.certificates",
+    "SGD": "efface.parts.tangent.sgd",
+    "ConjugateGradient": "efface.parts.tangent.cg",
+    "Cholesky": "efface.parts.tangent.dense",
+    "PaperForgetting": "efface.parts.tangent.forgetting",
+    "SolvedForgetting": "efface.parts.tangent.forgetting",
+    "LastLayer": "efface.linear.last_layer",
+    "check": "efface.pipeline.check",
+    "settled": "efface.data.class_list",
     "EffaceError": "efface.errors",
 }
 
 if TYPE_CHECKING:
-    from efface.certificates import Guarantee as Guarantee
-    from efface.check import check as check
-    from efface.class_list import settled as settled
-    from efface.core import Core as Core
+    from efface.data.class_list import settled as settled
+    from efface.data.preprocess import Preprocess as Preprocess
+    from efface.data.record import Record as Record
+    from efface.data.record import Split as Split
+    from efface.data.records import Records as Records
     from efface.errors import EffaceError as EffaceError
-    from efface.lastlayer import LastLayer as LastLayer
-    from efface.model import MixedLinear as MixedLinear
-    from efface.preprocess import Preprocess as Preprocess
-    from efface.records import Record as Record
-    from efface.records import Records as Records
-    from efface.records import Split as Split
-    from efface.tangent.cg import ConjugateGradient as ConjugateGradient
-    from efface.tangent.dense import Cholesky as Cholesky
-    from efface.tangent.forgetting import PaperForgetting as PaperForgetting
-    from efface.tangent.forgetting import SolvedForgetting as SolvedForgetting
-    from efface.tangent.sgd import SGD as SGD
-    from efface.training import Stage as Stage
+    from efface.guarantee.certificates import Guarantee as Guarantee
+    from efface.linear.last_layer import LastLayer as LastLayer
+    from efface.model.mixed_linear import MixedLinear as MixedLinear
+    from efface.network.core import Core as Core
+    from efface.network.training import Stage as Stage
+    from efface.parts.tangent.cg import ConjugateGradient as ConjugateGradient
+    from efface.parts.tangent.dense import Cholesky as Cholesky
+    from efface.parts.tangent.forgetting import PaperForgetting as PaperForgetting
+    from efface.parts.tangent.forgetting import SolvedForgetting as SolvedForgetting
+    from efface.parts.tangent.sgd import SGD as SGD
+    from efface.pipeline.check import check as check
     from efface.workspace import Workspace as Workspace
 
 __all__ = [*_WHERE, "__version__"]

@@ -16,10 +16,10 @@ from typing import Annotated, Any
 
 import typer
 
-from efface import __version__
 from efface.commands import REGISTRY
 from efface.commands.output import fail
 from efface.errors import EffaceError, Interrupted
+from efface.version import VERSION
 
 EPILOG = """\
 Exit codes: 0 ok · 1 an error in efface itself · 2 usage or bad input · 3 a guarantee was not met, nothing \
@@ -40,7 +40,7 @@ app = typer.Typer(
 
 def _version(asked: bool) -> None:
     if asked:
-        print(f"efface {__version__}")
+        print(f"efface {VERSION}")
         raise typer.Exit
 
 

@@ -9,10 +9,10 @@ import torch
 
 from efface.audit.attacks import Worlds, build_worlds
 from efface.audit.scene import Scene
-from efface.core import Core
-from efface.model import MixedLinear
-from efface.records import Records
-from efface.training import Stage
+from efface.data.records import Records
+from efface.model.mixed_linear import MixedLinear
+from efface.network.core import Core
+from efface.network.training import Stage
 
 FORGET = np.arange(0, 300, 10)
 

@@ -16,9 +16,9 @@ from efface.audit.served import Held, hold, scene_of, served_weights
 from efface.audit.study import Settings
 from efface.cli import app
 from efface.commands.audit import run
+from efface.data.records import Records
 from efface.errors import EffaceError
-from efface.model import MixedLinear
-from efface.records import Records
+from efface.model.mixed_linear import MixedLinear
 from efface.workspace import Workspace
 
 QUICK = Settings(seeds=1, worlds=0, canaries=40, relearn=50)

@@ -9,11 +9,11 @@ import pytest
 import torch
 from tests.audit.scenes import model, records, scene
 
-from efface import bounds
 from efface.audit.baselines import METHODS, Claim, method, methods_for
 from efface.audit.scene import probed_diagonal
 from efface.errors import EffaceError
-from efface.model import MixedLinear
+from efface.guarantee import bounds
+from efface.model.mixed_linear import MixedLinear
 
 
 @pytest.mark.parametrize("kind", ["compact", "tangent"])

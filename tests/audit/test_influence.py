@@ -16,7 +16,7 @@ from efface.audit.influence import influence_left, strongest
 from efface.audit.metrics import judge
 from efface.audit.scene import Scene
 from efface.audit.study import Settings, Study
-from efface.model import MixedLinear
+from efface.model.mixed_linear import MixedLinear
 from efface.workspace import Workspace
 
 

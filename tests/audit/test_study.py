@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.audit.scenes import scene
-from tests.test_report import Page, is_offline
+from tests.report.test_report import Page, is_offline
 
 from efface.audit import study as studies
 from efface.audit.study import Settings, Study, contradictions

@@ -17,18 +17,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.readers import archives
+from tests.data.named import archives
 from typer.testing import CliRunner, Result
 
 from efface.cli import app
-from efface.datasets import catalog, download
-from efface.datasets.catalog import CATALOG, Access, Archive, Dataset
-from efface.datasets.install import Consent, install
-from efface.datasets.unpack import unpack
+from efface.data.named import catalog, download
+from efface.data.named.catalog import CATALOG, Access, Archive, Dataset
+from efface.data.named.install import Consent, install
+from efface.data.named.layouts import NAMES
+from efface.data.named.unpack import unpack
+from efface.data.records import Records
 from efface.errors import FormatError
 from efface.files import locked
-from efface.readers.layouts import NAMES
-from efface.records import Records
 
 
 class Server(ThreadingHTTPServer):

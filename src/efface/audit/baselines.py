@@ -19,15 +19,15 @@ from enum import StrEnum
 import torch
 from torch import Tensor
 
-from efface import noise
 from efface.audit.scene import Scene
-from efface.compact.statistics import Statistics
-from efface.compact.user import CompactUser
 from efface.errors import EffaceError
-from efface.lastlayer import ridge
-from efface.tangent.cg import ConjugateGradient
-from efface.tangent.forgetting import PaperForgetting
-from efface.tangent.sgd import SGD
+from efface.guarantee import noise
+from efface.linear.last_layer import ridge
+from efface.parts.compact.statistics import Statistics
+from efface.parts.compact.user import CompactUser
+from efface.parts.tangent.cg import ConjugateGradient
+from efface.parts.tangent.forgetting import PaperForgetting
+from efface.parts.tangent.sgd import SGD
 
 FISHER_LOGIT_NOISE = 0.1  # of the target scale, root mean square over the retained samples
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from efface.audit.scene import Scene
-from efface.targets import one_hot
+from efface.network.targets import one_hot
 
 Floats = NDArray[np.float64]
 

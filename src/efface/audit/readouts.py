@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from efface.tangent.problem import RidgeProblem
-from efface.tangent.sgd import largest_eigenvalue, minibatches
+from efface.parts.tangent.problem import RidgeProblem
+from efface.parts.tangent.sgd import largest_eigenvalue, minibatches
 
 
 def error(logits: Tensor, labels: Tensor) -> float:

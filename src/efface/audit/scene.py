@@ -14,24 +14,24 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from efface.activations import Activations
-from efface.certificates import Guarantee, sigma_for
-from efface.compact.rows import Rows
-from efface.compact.user import CompactUser
+from efface.data.records import Records
 from efface.errors import EffaceError
-from efface.forgetting import mean_jacobian_square, require_model_data
-from efface.lastlayer import ridge, with_ones
-from efface.model import MixedLinear
-from efface.records import Records
-from efface.tangent.cg import ConjugateGradient
-from efface.tangent.dense import jacobian_rows
-from efface.tangent.kfac import Kfac
-from efface.tangent.operator import TangentOperator
-from efface.tangent.problem import RidgeProblem
-from efface.tangent.sgd import largest_eigenvalue
-from efface.tangent.user import TangentUser
-from efface.targets import one_hot
-from efface.training_set import select
+from efface.guarantee.certificates import Guarantee, sigma_for
+from efface.linear.last_layer import ridge, with_ones
+from efface.linear.operator import TangentOperator
+from efface.model.mixed_linear import MixedLinear
+from efface.network.activations import Activations
+from efface.network.targets import one_hot
+from efface.parts.compact.rows import Rows
+from efface.parts.compact.user import CompactUser
+from efface.parts.forgetting import mean_jacobian_square, require_model_data
+from efface.parts.tangent.cg import ConjugateGradient
+from efface.parts.tangent.dense import jacobian_rows
+from efface.parts.tangent.kfac import Kfac
+from efface.parts.tangent.problem import RidgeProblem
+from efface.parts.tangent.sgd import largest_eigenvalue
+from efface.parts.tangent.user import TangentUser
+from efface.parts.training_set import select
 
 EXPLICIT_BYTES = 2 << 30  # of Jacobian rows that are built at once
 LOGIT_NOISE = 0.02  # of the target scale: how far the noise of a release moves a logit

@@ -10,15 +10,15 @@ import torch
 from scipy.stats import norm
 from torch import Tensor
 
-from efface import bounds
 from efface.audit.metrics import CERTAINTY
 from efface.audit.scene import Scene
-from efface.certificates import Certificate, ShiftCertificate
-from efface.compact.user import CompactUser
+from efface.data.records import Records
 from efface.errors import EffaceError
-from efface.forgetting import require_model_data
-from efface.model import MixedLinear
-from efface.records import Records
+from efface.guarantee import bounds
+from efface.guarantee.certificates import Certificate, ShiftCertificate
+from efface.model.mixed_linear import MixedLinear
+from efface.parts.compact.user import CompactUser
+from efface.parts.forgetting import require_model_data
 
 EXACT_TOLERANCE = 1e-6  # relative: two float64 solves of one system agree far better
 

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from efface import __version__, bounds, files
+from efface import files
 from efface.audit.attacks import ATTACKS, Worlds, build_worlds, play
 from efface.audit.baselines import Method, methods_for
 from efface.audit.influence import strongest
@@ -33,8 +33,10 @@ from efface.audit.readouts import (
     relearn_threshold,
 )
 from efface.audit.scene import Scene
+from efface.guarantee import bounds
+from efface.parts.tangent.sgd import largest_eigenvalue
 from efface.progress import Progress, part
-from efface.tangent.sgd import largest_eigenvalue
+from efface.version import VERSION
 
 SCHEMA = "efface.audit/1"
 PART_SCHEMA = "efface.audit-part/1"
@@ -103,7 +105,7 @@ class Study:
             "strongest": {name: strongest(method) for name, method in methods.items()},
             "contradictions": contradictions(methods),
             "environment": {
-                "efface": __version__,
+                "efface": VERSION,
                 "python": platform.python_version(),
                 "torch": torch.__version__,
             },
@@ -199,7 +201,7 @@ class Study:
             return measure()
         settings = asdict(self.settings) | {"methods": None, "seeds": None}
         request = None if self.request is None else self.request.tolist()
-        whole = [__version__, self.identity, settings, request, dict(key)]
+        whole = [VERSION, self.identity, settings, request, dict(key)]
         name = hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:24]
         path = self.cache / f"{name}.json"
         if path.is_file():

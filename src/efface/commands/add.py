@@ -11,7 +11,7 @@ from efface.commands.output import JsonFlag, TrustModule, warn
 from efface.progress import mode_for, show
 
 if TYPE_CHECKING:
-    from efface.records import Records
+    from efface.data.records import Records
     from efface.workspace import Workspace
 
 EXAMPLES = """\
@@ -36,8 +36,8 @@ def add(
 
     An image that was forgotten in this workspace is refused, whatever its name is now.
     """
-    from efface.backbone import trusted_module
     from efface.commands.inputs import load_model, read_labelled
+    from efface.network.backbone import trusted_module
     from efface.workspace import Workspace
 
     opened = Workspace.open(workspace, module=trusted_module(trust_module))

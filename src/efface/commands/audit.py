@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from efface.audit.study import Settings
-    from efface.records import Records
+    from efface.data.records import Records
     from efface.workspace import Workspace
 
 EXAMPLES = """\
@@ -49,7 +49,7 @@ def audit(
     measured contradicts the certificate.
     """
     from efface.audit.study import Settings
-    from efface.backbone import trusted_module
+    from efface.network.backbone import trusted_module
     from efface.workspace import Workspace
 
     opened = Workspace.open(workspace, module=trusted_module(trust_module), recover=False)
@@ -134,7 +134,7 @@ def run(
 
 def _in_core(workspace: Workspace, asked: Records, owners: Sequence[str]) -> int:
     """How many images of these people, or of these records, are core data."""
-    from efface.requests import Request
+    from efface.model.request import Request
 
     index, digests = workspace.core_index, set(asked.digests)
     named = {name for owner in owners for name in index.matching(Request.of(owner=owner))}
@@ -147,7 +147,8 @@ def _read(
 ) -> tuple[Records, Records]:
     """The records in question, with the model's classes, and the test records."""
     from efface.audit.served import beside
-    from efface.records import Records, Split
+    from efface.data.record import Split
+    from efface.data.records import Records
 
     if (owner is None) == (ids is None):
         raise EffaceError("whose records?", "give --owner or --id, either repeated as needed.")

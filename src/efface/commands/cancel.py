@@ -18,7 +18,7 @@ def cancel(
     The model is then as it was before the request. Other commands that change the workspace would carry it
     out first.
     """
-    from efface.backbone import trusted_module
+    from efface.network.backbone import trusted_module
     from efface.workspace import Workspace
 
     opened = Workspace.open(workspace, module=trusted_module(trust_module), recover=False)

@@ -12,7 +12,7 @@ from efface.commands.output import JsonFlag, cell, finish, table
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from efface.check import Finding, FormReport
+    from efface.pipeline.check import Finding, FormReport
 
 EXAMPLES = """\
 Example: [bold]efface check cnn[/bold]
@@ -37,8 +37,8 @@ def check(
 
     Exit code 2 if something is left that you have to change yourself.
     """
-    from efface.check import check as find
-    from efface.check import check_form
+    from efface.pipeline.check import check as find
+    from efface.pipeline.check import check_form
 
     findings = find(backbone, linearize=linearize)
     form = check_form(backbone, linearize=linearize)

@@ -13,7 +13,7 @@ from efface.progress import mode_for, part, show
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from efface.config import Config
+    from efface.pipeline.config import Config
 
 EXAMPLES = """\
 Example: [bold]efface compare digits[/bold]
@@ -56,7 +56,7 @@ def compare(
     contradicts what a method claims.
     """
     from efface.audit.study import Settings
-    from efface.config import load_config
+    from efface.pipeline.config import load_config
 
     overrides = {
         "data.spec": data,
@@ -94,8 +94,8 @@ def run(
     from efface import files
     from efface.audit.scene import Scene
     from efface.audit.study import SCHEMA, Study, identity_of
+    from efface.model.request import Request
     from efface.report.audit import audit_report
-    from efface.requests import Request
 
     records = config.data.build()
     core = config.core.build(records.classes)

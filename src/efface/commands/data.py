@@ -33,8 +33,8 @@ def list_(
     root: Annotated[Path | None, typer.Option(help=ROOT)] = None, json: JsonFlag = False
 ) -> None:
     """List the data sets: how many images and classes, where they come from, under which terms."""
-    from efface.datasets.catalog import CATALOG
-    from efface.readers.layouts import data_root
+    from efface.data.named.catalog import CATALOG
+    from efface.data.named.layouts import data_root
 
     where = root or data_root()
     entries = [
@@ -56,8 +56,8 @@ def list_(
 
 def _folder(name: str, root: Path) -> str | None:
     """Where the data set lies, if it is there."""
+    from efface.data.named.layouts import NAMES, Spec, locate
     from efface.errors import EffaceError
-    from efface.readers.layouts import NAMES, Spec, locate
 
     if name not in NAMES:
         return None
@@ -96,9 +96,9 @@ def get(
     A download that was cut short goes on where it stopped. Where the terms do not allow it, the command says
     what to do by hand.
     """
-    from efface.datasets.catalog import dataset
-    from efface.datasets.install import Consent, install
-    from efface.readers.layouts import data_root
+    from efface.data.named.catalog import dataset
+    from efface.data.named.install import Consent, install
+    from efface.data.named.layouts import data_root
 
     where = (root or data_root()).absolute()
     with show(name, mode_for(as_json=json)) as progress:

@@ -32,7 +32,7 @@ def demo(
     json: JsonFlag = False,
 ) -> None:
     """Train, measure and report on 1,797 small digits. No download, under a minute."""
-    from efface import demo as story
+    from efface.pipeline import demo as story
 
     with show("demo", mode_for(as_json=json)) as progress:
         values = story.run(out, progress)

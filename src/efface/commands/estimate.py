@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from efface.config import Config
-    from efface.core import Core
-    from efface.records import Records
+    from efface.data.records import Records
+    from efface.network.core import Core
+    from efface.pipeline.config import Config
 
 FEW, MANY = 8, 64  # records that are really sent through the network
 SHORT = 0.3  # seconds; up to here many are tried
@@ -40,7 +40,7 @@ class Speed:
 
 def estimate(config: Config, core: Core, records: Records) -> Estimate:
     """Weights d, size of the boundary activations and minutes for core and user training."""
-    from efface.tail import Layout
+    from efface.network.tail import Layout
 
     num_weights = Layout.of(core.tail).d
     num_fitted = len(records.user) + (len(records.core) if config.user.replay_core else 0)
@@ -55,7 +55,7 @@ def _probe(core: Core, records: Records) -> tuple[int, Speed]:
     """Bytes of one record's activation, and the speeds on as many records as a short wait allows."""
     import torch
 
-    from efface.tangent.operator import TangentOperator
+    from efface.linear.operator import TangentOperator
 
     operator = TangentOperator(core.tail)
     direction = torch.randn(operator.d, generator=torch.Generator().manual_seed(0))

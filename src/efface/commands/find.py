@@ -33,8 +33,8 @@ def find(
     Core and calibration images are looked at, too; their owners are not known by name. What was forgotten is
     not found: nothing is kept of it that could be.
     """
-    from efface.finding import find as look
     from efface.workspace import Workspace
+    from efface.workspace.finding import find as look
 
     matches = look(Workspace.open(workspace), image, near)
     values = {

@@ -15,8 +15,8 @@ from efface.progress import mode_for, show
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from efface.batches import Batch
     from efface.workspace import Result, Workspace
+    from efface.workspace.batches import Batch
 
 EXAMPLES = """\
 Example: [bold]efface forget model --owner u17[/bold]
@@ -76,7 +76,7 @@ def forget(
     and nothing published, when the guarantee was not reached, or when some of the person's images are core
     data: --user-part-only then forgets the others.
     """
-    from efface.backbone import trusted_module
+    from efface.network.backbone import trusted_module
     from efface.workspace import Workspace
 
     opened = Workspace.open(workspace, module=trusted_module(trust_module), recover=not dry_run)
@@ -135,7 +135,7 @@ def _named(
 
 
 def _warn_of_copies(workspace: Workspace, named: dict[str, Any], user_part_only: bool) -> None:
-    from efface.finding import near_copies
+    from efface.workspace.finding import near_copies
 
     if named["everything"]:
         return
@@ -157,8 +157,8 @@ def _batch(
     user_part_only: bool,
     deadline: float | None,
 ) -> Batch:
-    from efface.batches import collect, read_requests
     from efface.errors import RequestError
+    from efface.workspace.batches import collect, read_requests
 
     if any(named.values()):
         raise RequestError("a file of requests and a name are two requests.", "give --from alone.")
@@ -187,7 +187,7 @@ def _pictured(
     workspace: Workspace, image: Path, near: bool, named: Mapping[str, Any]
 ) -> dict[str, Any]:
     from efface.errors import RequestError
-    from efface.finding import find, request_for
+    from efface.workspace.finding import find, request_for
 
     if any(named.values()):
         fix = "give --image alone, or the ids that efface find lists."

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from efface.errors import EffaceError, FormatError, RecordError
 
 if TYPE_CHECKING:
-    from efface.config import DataConfig
-    from efface.model import MixedLinear
-    from efface.records import Record, Records
+    from efface.data.record import Record
+    from efface.data.records import Records
+    from efface.model.mixed_linear import MixedLinear
+    from efface.pipeline.config import DataConfig
 
 ALL = "all"
 
@@ -22,7 +23,7 @@ def read_labelled(model: MixedLinear, folder: Path, spec: str, split: str) -> Re
     The data may hold fewer classes than the model, so the reader is not given the model's list. If it
     is the data that the model in ``folder`` was trained on, it is split as it was then.
     """
-    from efface.records import Records
+    from efface.data.records import Records
 
     found = Records.open(spec, channels=_channels(model))
     data = _trained_on(folder)
@@ -36,8 +37,8 @@ def read_labelled(model: MixedLinear, folder: Path, spec: str, split: str) -> Re
 
 
 def _trained_on(folder: Path) -> DataConfig | None:
-    from efface.config import load_config
-    from efface.model import current
+    from efface.model.mixed_linear import current
+    from efface.pipeline.config import load_config
 
     published = current(folder)
     path = (folder if published is None else published.folders(folder)[0]) / "config.toml"
@@ -46,7 +47,7 @@ def _trained_on(folder: Path) -> DataConfig | None:
 
 def choose(records: Records, split: str) -> Records:
     """The records of one split, or all of them."""
-    from efface.records import Split
+    from efface.data.record import Split
 
     if split == ALL:
         return records
@@ -60,7 +61,7 @@ def read_unlabelled(model: MixedLinear, items: Sequence[str], split: str) -> Rec
 
     Labels do not matter here, but a Record has one: they all get the model's first class.
     """
-    from efface.records import Records
+    from efface.data.records import Records
 
     found: dict[str, Record] = {}
     for item in items:
@@ -74,9 +75,9 @@ def read_unlabelled(model: MixedLinear, items: Sequence[str], split: str) -> Rec
 def _records_of(model: MixedLinear, item: str, split: str) -> list[Record]:
     from dataclasses import replace
 
-    from efface.readers.layouts import recognise
-    from efface.readers.metadata import METADATA_NAMES
-    from efface.records import Records
+    from efface.data.named.layouts import recognise
+    from efface.data.readers.metadata import METADATA_NAMES
+    from efface.data.records import Records
     from efface.regular import objection
 
     path, label = Path(item).expanduser(), model.classes[0]
@@ -93,7 +94,7 @@ def _records_of(model: MixedLinear, item: str, split: str) -> list[Record]:
 
 
 def _is_image(path: Path) -> bool:
-    from efface.readers.folder import IMAGE_SUFFIXES
+    from efface.data.readers.folder import IMAGE_SUFFIXES
 
     return path.suffix.lower() in IMAGE_SUFFIXES
 
@@ -103,8 +104,8 @@ def _is_data(path: Path) -> bool:
 
 
 def _record(path: Path, label: str) -> Record:
-    from efface.images import FileImage, digest_of, naming
-    from efface.records import DEFAULT_COHORT, Record, Split
+    from efface.data.images import FileImage, digest_of, naming
+    from efface.data.record import DEFAULT_COHORT, Record, Split
 
     name = str(path)
     if not path.is_file():
@@ -116,14 +117,14 @@ def _record(path: Path, label: str) -> Record:
 
 
 def _channels(model: MixedLinear) -> str:
-    from efface.images import Channels
+    from efface.data.images import Channels
 
     return Channels.of_count(model.core.backbone.preprocess.channels)
 
 
 def load_model(path: Path, trust_module: str | None = None) -> MixedLinear:
-    from efface.backbone import trusted_module
-    from efface.model import MixedLinear
+    from efface.model.mixed_linear import MixedLinear
+    from efface.network.backbone import trusted_module
 
     if not path.is_dir():
         raise FormatError(

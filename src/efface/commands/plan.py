@@ -37,7 +37,7 @@ def plan(
     compact user part forgets exactly and needs none, unless you also fear somebody who has the release before
     a request: with --sigma its releases get noise that hides the difference.
     """
-    from efface.backbone import trusted_module
+    from efface.network.backbone import trusted_module
     from efface.workspace import Workspace
 
     guarantee = Workspace.open(workspace, module=trusted_module(trust_module)).plan(

@@ -11,8 +11,8 @@ from efface.commands.output import JsonFlag, ModelPath, TrustModule, cell, finis
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from efface.model import MixedLinear
-    from efface.records import Records
+    from efface.data.records import Records
+    from efface.model.mixed_linear import MixedLinear
 
 EXAMPLES = """\
 Example: [bold]efface predict model cat.jpg dog.png[/bold]

@@ -16,7 +16,7 @@ def resume(
 
     Every other command that changes a workspace does so first, too. efface cancel calls it off instead.
     """
-    from efface.backbone import trusted_module
+    from efface.network.backbone import trusted_module
     from efface.workspace import Workspace
 
     opened = Workspace.open(workspace, module=trusted_module(trust_module), recover=False)

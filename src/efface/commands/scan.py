@@ -16,8 +16,8 @@ from efface.errors import RequestError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from efface.model import MixedLinear
-    from efface.records import Records
+    from efface.data.records import Records
+    from efface.model.mixed_linear import MixedLinear
 
 EXAMPLES = """\
 Example: [bold]efface scan model photos/ --owner u17[/bold]
@@ -47,9 +47,9 @@ def scan(
     byte by byte; without, only names and digests are. A file that the workspace does not own is a finding.
     Exit code 0 if nothing is left, 3 if something is, 2 for an owner or id that the data does not know.
     """
-    from efface.backbone import trusted_module
     from efface.commands.inputs import load_model
-    from efface.scan import scan as look
+    from efface.network.backbone import trusted_module
+    from efface.workspace.scan import scan as look
 
     wanted = (owner or [], id_ or [], digest or [], image or [])
     records = _records(load_model(workspace, trust_module), workspace, data, *wanted)
@@ -89,7 +89,8 @@ def _records(
 ) -> Records:
     """The records that are meant, with their images, as far as these are at hand."""
     from efface.commands.inputs import read_labelled, read_unlabelled
-    from efface.records import Records, Split
+    from efface.data.record import Split
+    from efface.data.records import Records
 
     found = Records([], model.classes)
     if images:

@@ -17,11 +17,11 @@ from efface.progress import Mode, mode_for, show
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from efface.activations import ActivationCache
-    from efface.config import Config
-    from efface.core import Core
-    from efface.model import MixedLinear
-    from efface.records import Records
+    from efface.data.records import Records
+    from efface.model.mixed_linear import MixedLinear
+    from efface.network.activations import ActivationCache
+    from efface.network.core import Core
+    from efface.pipeline.config import Config
 
 EXAMPLES = """\
 Example: [bold]efface train digits --out model[/bold]
@@ -116,8 +116,8 @@ def train(
     The folder is a workspace: predict and evaluate read it, forget and add change it. The settings that
     were used are saved there as config.toml.
     """
-    from efface.class_list import class_names, settled
-    from efface.config import load_config, to_toml
+    from efface.data.class_list import class_names, settled
+    from efface.pipeline.config import load_config, to_toml
 
     settings = load_config(
         config,
@@ -269,7 +269,7 @@ def _fit_core(
 def _fit_user(
     config: Config, core: Core, records: Records, cache: ActivationCache | None, progress: Any
 ) -> MixedLinear:
-    from efface.tangent.solution import Status
+    from efface.linear.solution import Status
 
     model = config.user.build(core, cache)
     replay = records.core if config.user.replay_core and len(records.core) else None
@@ -290,7 +290,7 @@ def _public(config: Config) -> Records | None:
 
 
 def _save(config: Config, model: MixedLinear, folder: Path, replaced: Mapping[str, bool]) -> None:
-    from efface.config import to_toml
+    from efface.pipeline.config import to_toml
     from efface.workspace import Workspace
 
     Workspace.create(

@@ -44,9 +44,9 @@ def trial(
     list included, and the two workspaces are compared byte by byte. Exit code 3 if any of them differ.
     """
     from efface import files
-    from efface.class_list import class_names
-    from efface.config import load_config
-    from efface.trial import run, summary
+    from efface.data.class_list import class_names
+    from efface.pipeline.config import load_config
+    from efface.pipeline.trial import run, summary
 
     overrides = {
         "data.spec": data,

@@ -42,9 +42,9 @@ def verify(
     digest; for the tangent part the gradient is computed again in float64, and epsilon from it. Where only
     noisy weights are kept (plan --state noisy) that cannot be: the noise is checked by solving again.
     """
-    from efface.backbone import trusted_module
-    from efface.verification import all_checks
+    from efface.network.backbone import trusted_module
     from efface.workspace import Workspace
+    from efface.workspace.verify import all_checks
 
     opened = Workspace.open(workspace, module=trusted_module(trust_module), recover=False)
     checks = list(all_checks(opened, retrain=retrain, images=from_images))

@@ -1,4 +1,4 @@
-"""The demo's page: draws what ``efface.demo`` measured, and computes nothing."""
+"""The demo's page: draws what ``efface.pipeline.demo`` measured, and computes nothing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from efface.records import Records
+from efface.data.records import Records
 from efface.report.figures import Line, Scale, bars, lines
 from efface.report.html import Card, Check, Figure, Report, Section, Table
 from efface.report.images import Thumbnail, image_grid

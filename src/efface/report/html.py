@@ -18,7 +18,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from efface import __version__
+from efface.version import VERSION
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Report:
         """The page. ``made`` is the time it names; None leaves the time out."""
         made = "" if self.made is None else self.made.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
         template = _environment().get_template("report.html.j2")
-        return template.render(report=self, version=__version__, made=made)
+        return template.render(report=self, version=VERSION, made=made)
 
     def write(self, path: Path | str) -> Path:
         """Write beside, then rename: a page that is open elsewhere is never half a page."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from efface import files
 from efface.errors import FormatError
-from efface.saved import is_digest
+from efface.network.saved import is_digest
 
 SCHEMA = "efface.forgotten/1"
 KEY_SCHEMA = "efface.key/1"

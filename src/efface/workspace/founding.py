@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from efface.errors import EffaceError, FormatError
-from efface.ledger import Action, Journal, Step
-from efface.model import CURRENT, current
+from efface.model.mixed_linear import CURRENT, current
 from efface.workspace import superseded
 from efface.workspace.disk import remove
 from efface.workspace.forgotten import KEY
+from efface.workspace.ledger import Action, Journal, Step
 
 PROBE = 1 << 16  # bytes
 FIRST = b'{"action": "train", "number": 1, '  # how a journal begins

@@ -13,16 +13,16 @@ from typing import Any
 from torch import nn
 
 from efface import files
-from efface.activations import ActivationCache
 from efface.errors import FormatError, LedgerError
-from efface.ledger import Entry, Journal, Step
-from efface.model import CURRENT, Current, current
-from efface.saved import is_digest
-from efface.stored_rows import bucket_names
-from efface.training_set import ROWS as ROWS_INDEX
-from efface.training_set import TrainingSet
+from efface.model.mixed_linear import CURRENT, Current, current
+from efface.network.activations import ActivationCache
+from efface.network.saved import is_digest
+from efface.parts.compact.stored_rows import bucket_names
+from efface.parts.training_set import ROWS as ROWS_INDEX
+from efface.parts.training_set import TrainingSet
 from efface.workspace import superseded
 from efface.workspace.forgotten import KEY, Forgotten, load_key
+from efface.workspace.ledger import Entry, Journal, Step
 from efface.workspace.manifest import NAME as MANIFEST
 from efface.workspace.manifest import Manifest
 

@@ -16,14 +16,14 @@ from typing import Any
 from safetensors import SafetensorError
 
 from efface import files
-from efface.certificates import Certificate
 from efface.errors import EffaceError, Interrupted
-from efface.ledger import Action, Intent, Step, reach, sync_directory
-from efface.model import CURRENT, CURRENT_SCHEMA, Current, MixedLinear
+from efface.guarantee.certificates import Certificate
+from efface.model.mixed_linear import CURRENT, CURRENT_SCHEMA, Current, MixedLinear
+from efface.model.request import Request, RequestKind
 from efface.progress import Progress
-from efface.requests import Request, RequestKind
 from efface.workspace import superseded
 from efface.workspace.disk import explaining_the_disk, is_disk, is_full, remove, told
+from efface.workspace.ledger import Action, Intent, Step, reach, sync_directory
 from efface.workspace.store import Store
 
 

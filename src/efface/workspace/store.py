@@ -13,10 +13,12 @@ from typing import Any
 
 import torch
 
-from efface import __version__, files
-from efface.activations import ActivationCache
-from efface.apriori import RequestHistory, StatePolicy
-from efface.certificates import (
+from efface import files
+from efface.data.looks import looks_of
+from efface.data.records import Records
+from efface.errors import FormatError
+from efface.guarantee.apriori import RequestHistory, StatePolicy
+from efface.guarantee.certificates import (
     Certificate,
     Difference,
     ExactCertificate,
@@ -24,22 +26,21 @@ from efface.certificates import (
     Guarantee,
     ShiftCertificate,
 )
-from efface.compact.statistics import Statistics
-from efface.compact.user import CompactUser
-from efface.core_index import SCHEMA as CORE_RECORDS_SCHEMA
-from efface.core_index import CoreIndex
-from efface.errors import FormatError
-from efface.forgetting import require_model_data
-from efface.ledger import Step, reach, sync_directory
-from efface.looks import looks_of
-from efface.model import MixedLinear, current
-from efface.records import Records
-from efface.tangent.user import TangentUser
-from efface.training_set import TrainingSet
+from efface.model.core_index import SCHEMA as CORE_RECORDS_SCHEMA
+from efface.model.core_index import CoreIndex
+from efface.model.mixed_linear import MixedLinear, current
+from efface.network.activations import ActivationCache
+from efface.parts.compact.statistics import Statistics
+from efface.parts.compact.user import CompactUser
+from efface.parts.forgetting import require_model_data
+from efface.parts.tangent.user import TangentUser
+from efface.parts.training_set import TrainingSet
+from efface.version import VERSION
 from efface.workspace import superseded
 from efface.workspace.disk import remove
 from efface.workspace.forgotten import KEY, Forgotten
 from efface.workspace.inventory import ROWS, SCHEMA, Inventory
+from efface.workspace.ledger import Step, reach, sync_directory
 from efface.workspace.manifest import NAME as MANIFEST
 from efface.workspace.manifest import Manifest, digests_of
 from efface.workspace.superseded import CERTIFICATE_SCHEMA
@@ -286,7 +287,7 @@ class Store(Inventory):
         shape = {"prefix_digest": core.prefix_digest, "shape": core.boundary_shape}
         return {
             "schema": SCHEMA,
-            "version": __version__,
+            "version": VERSION,
             "user": model.user.kind,
             "classes": list(model.classes),
             "core_digest": core.digest,

@@ -11,24 +11,24 @@ from safetensors import SafetensorError
 from torch import nn
 
 from efface import files
-from efface.apriori import StatePolicy
-from efface.certificates import Guarantee
-from efface.compact.user import CompactUser
+from efface.data.looks import looks_of
+from efface.data.record import Split
+from efface.data.records import Records
 from efface.errors import EffaceError, RecordError, RequestError
-from efface.forgetting import plan_compact, require_model_data
-from efface.ledger import Action, Intent, Step, reach, sync_directory
-from efface.looks import looks_of
-from efface.model import Current, MixedLinear, current
-from efface.names import meant
+from efface.guarantee.apriori import StatePolicy
+from efface.guarantee.certificates import Guarantee
+from efface.model.mixed_linear import Current, MixedLinear, current
+from efface.model.request import Request, Whom, meant
+from efface.parts.compact.user import CompactUser
+from efface.parts.forgetting import plan_compact, require_model_data
+from efface.parts.tangent.user import TangentUser
+from efface.parts.training_set import TrainingSet
 from efface.progress import Progress
-from efface.records import Records, Split
-from efface.requests import Request, Whom
-from efface.tangent.user import TangentUser
-from efface.training_set import TrainingSet
 from efface.workspace.disk import explaining_the_disk
 from efface.workspace.forgotten import KEY, Forgotten, new_key, save_key
 from efface.workspace.founding import check_folder, clear_folder
 from efface.workspace.inventory import FOLDERS
+from efface.workspace.ledger import Action, Intent, Step, reach, sync_directory
 from efface.workspace.protocol import RequestProtocol, Result
 from efface.workspace.store import first_certificate
 

@@ -1,0 +1,138 @@
+"""The form of a network: in which arithmetic boundary activations, ψ and the core's logits are computed.
+
+``integer``  every sum is one of integers and exact: the same bits on every machine
+``float32``  one record at a time: the same bits on one machine, whatever surrounds the record
+
+A form belongs to a core. What it needs beyond the core's weights (steps of the integers) comes from core
+or public images, never from user data, and travels with the model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from efface.data.records import Records
+from efface.linear.projection import Projection
+from efface.network.activations import ActivationCache, Activations, gather
+from efface.network.core import Core
+from efface.network.training import Progress
+
+
+class Form(ABC):
+    """How one core computes; abstract."""
+
+    arithmetic: ClassVar[str]  # "integer" or "float32": what a certificate may claim
+    kind: ClassVar[str]  # which of them it is, in files
+    dtype: str = "float32"  # of activations in a cache
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+
+    @property
+    @abstractmethod
+    def boundary_shape(self) -> tuple[int, ...]:
+        """Of one record's activation."""
+
+    @abstractmethod
+    def boundary(self, records: Records) -> Tensor:
+        """Activations of some records at the boundary, (n, *boundary_shape), from their images."""
+
+    @abstractmethod
+    def plain(self, activations: Tensor) -> Tensor:
+        """The numbers that activations stand for, float32."""
+
+    @abstractmethod
+    def rows(
+        self, projection: Projection, activations: Activations
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """ψ (b, k) and the core's logits (b, c) of some samples after the others."""
+
+    @abstractmethod
+    def logits(self, activations: Activations) -> Tensor:
+        """The core's logits, (n, c) float32."""
+
+    @abstractmethod
+    def fit_projection(self, projection: Projection, activations: Tensor) -> None:
+        """Take note of the bases, and of what calibration samples reach in them."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What it needs beyond the core, for JSON."""
+        return {"kind": self.kind}
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the settings."""
+        return hashlib.sha256(json.dumps(self.settings, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def prefix_digest(self) -> str:
+        """Of all that activations depend on."""
+        return self.core.prefix_digest
+
+    def activations(
+        self,
+        records: Records,
+        cache: ActivationCache | None = None,
+        *,
+        batch_size: int = 32,
+        progress: Progress | None = None,
+    ) -> Activations:
+        """Boundary activations: from the cache where they are, else computed. ``cache`` may be that of any
+        form of this core: activations of this one lie beside it."""
+        cache = None if cache is None else self.cache(cache)
+        return gather(
+            records,
+            cache,
+            self.boundary,
+            lambda: self.boundary_shape,
+            batch_size=batch_size,
+            progress=progress,
+        )
+
+    def cache(self, beside: ActivationCache) -> ActivationCache:
+        if beside.prefix_digest == self.prefix_digest:
+            return beside
+        return ActivationCache(
+            beside.path.parent, self.prefix_digest, self.boundary_shape, self.dtype
+        )
+
+
+class FloatForm(Form):
+    """Ordinary float32, one record at a time."""
+
+    arithmetic = "float32"
+    kind = "float32"
+
+    @property
+    def boundary_shape(self) -> tuple[int, ...]:
+        return self.core.boundary_shape
+
+    def boundary(self, records: Records) -> Tensor:
+        return self.core.each_boundary(self.core.images(records))
+
+    def plain(self, activations: Tensor) -> Tensor:
+        return activations.float()
+
+    def rows(
+        self, projection: Projection, activations: Activations
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        for psi, pooled in projection.each(self.core.tail, activations):
+            with torch.no_grad():
+                yield psi, self.core.tail.head(pooled)
+
+    def logits(self, activations: Activations) -> Tensor:
+        return self.core.logits_of(activations)
+
+    def fit_projection(self, projection: Projection, activations: Tensor) -> None:
+        pass  # floats need no steps
+
+    def cache(self, beside: ActivationCache) -> ActivationCache:
+        return beside  # a cache of another core is refused where it is read

@@ -1,0 +1,375 @@
+"""The integer form of a core: pixels → prefix → tail → ψ, every sum one of integers.
+
+Pixels are integers already: x = pixel − round(255 · mean), padded with 0, and the normalisation goes into
+the first layer's weights. What is stored are exponents: the steps of all tensors. Weights are rounded
+from the core's own when the form is built, each by a rule that is a function of the weights alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from efface.alone import one_by_one
+from efface.arithmetic.form import Form
+from efface.arithmetic.integer import scales
+from efface.arithmetic.integer.gradient import IntegerGradient
+from efface.arithmetic.integer.graph import REACH, IntegerGraph, Source, evaluate, shapes_of
+from efface.arithmetic.integer.head import exact_linear
+from efface.arithmetic.integer.ops import NoIntegerForm, Op, read
+from efface.arithmetic.integer.self_test import check_gradient, check_graph
+from efface.arithmetic.integer.sums import LEAST, power
+from efface.arithmetic.integer.tail import IntegerTail, projection_exponents
+from efface.data.preprocess import Preprocess
+from efface.data.records import Records
+from efface.errors import FormatError
+from efface.linear.projection import Projection
+from efface.linear.taps import tap, taps_of
+from efface.network import synthetic
+from efface.network.activations import Activations
+from efface.network.core import Core
+from efface.network.families import Step
+from efface.network.mirror import VIEWS
+from efface.network.saved import LARGEST_IMAGE
+from efface.network.tail import Tail
+
+MOST_IMAGES = 96  # to find steps on
+MOST_SAMPLES = 256  # to find the gradients' and projections' steps on
+BATCH_NUMBERS = 2**15  # so many activations a batch, or one record: small networks gain by batches
+
+
+@dataclass(frozen=True)
+class Exponents:
+    """All steps of an integer form, as powers of two: by number of the operation, or by name of the layer."""
+
+    image: tuple[int, int, int]  # the shape of the pixels
+    prefix: Mapping[int, int]
+    tail: Mapping[int, int]
+    gradients: Mapping[int, int] | None  # None: there is no way back through this tail
+    projections: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Exponents:
+        """ValueError, KeyError or TypeError for what cannot be steps."""
+        gradients, image = values["gradients"], tuple(values["image"])
+        if len(image) != 3 or not all(type(v) is int and 0 < v <= LARGEST_IMAGE for v in image):
+            raise ValueError(f"no image is {image}")
+        return cls(
+            image,
+            _by_number(values["prefix"]),
+            _by_number(values["tail"]),
+            None if gradients is None else _by_number(gradients),
+            {str(k): (_step(a), _step(b)) for k, (a, b) in values["projections"].items()},
+        )
+
+
+def _by_number(values: Mapping[str, Any]) -> dict[int, int]:
+    return {int(number): _step(exponent) for number, exponent in values.items()}
+
+
+def _step(exponent: Any) -> int:
+    if type(exponent) is not int or not LEAST <= exponent <= -LEAST:
+        raise ValueError(f"2^{exponent!r:.20} is no step")
+    return exponent
+
+
+def pixel_source(preprocess: Preprocess) -> Source:
+    """(pixel/255 − mean)/std from q = pixel − round(255 mean)."""
+    mean, std = (torch.tensor(v, dtype=torch.float64) for v in (preprocess.mean, preprocess.std))
+    centre = torch.round(255 * mean)
+    reach = int(torch.maximum(centre, 255 - centre).max())
+    return Source(0, reach, 1 / (255 * std), (centre - 255 * mean) / (255 * std))
+
+
+class IntegerForm(Form):
+    """See the module. ``find`` makes one; ``load`` makes the same again from its settings."""
+
+    arithmetic = "integer"
+    kind = "integer"
+
+    def __init__(self, core: Core, exponents: Exponents) -> None:
+        super().__init__(core)
+        self.exponents = exponents
+        self.views = VIEWS if core.mirror else 1
+        self._tail: tuple[Projection, IntegerTail] | None = None
+
+    # --- made once --------------------------------------------------------------------------------
+
+    @classmethod
+    def find(cls, core: Core, images: Tensor) -> IntegerForm:
+        """From pixels (n, c, h, w) uint8 of core or public images."""
+        some = images[:: max(1, -(-len(images) // MOST_IMAGES))]
+        source = pixel_source(core.backbone.preprocess)
+        q = _centred(some, core.backbone.preprocess)
+        batches = (source.real(x) for x in _views(q, core.mirror).split(8))
+        return cls._find(core, tuple(images.shape[1:]), batches, False)[0]
+
+    @classmethod
+    def without_data(cls, core: Core) -> tuple[IntegerForm, Tensor, int]:
+        """From synthetic images, matched to the network's own statistics: the form, its activations of
+        them, and how many layers were matched."""
+        images = synthetic.pixels(core)
+        source = pixel_source(core.backbone.preprocess)
+        q = _centred(torch.from_numpy(np.stack(images)), core.backbone.preprocess)
+        matched = sum(getattr(op, "statistics", None) is not None for op in _prefix_ops(core))
+        batches = (source.real(x) for x in _views(q, core.mirror).split(synthetic.BATCH))
+        form, output = cls._find(core, tuple(q.shape[1:]), batches, matched > 0)
+        e = form._boundary_source.exponent
+        rounded = torch.round(output / 2.0**e).clamp(0 if form.dtype == "uint8" else -REACH, REACH)
+        rounded = rounded.unflatten(0, (-1, form.views)) if form.views > 1 else rounded
+        return form, rounded.to(getattr(torch, form.dtype)), matched
+
+    @classmethod
+    def _find(
+        cls, core: Core, image: tuple[int, ...], batches: Iterator[Tensor], matched: bool
+    ) -> tuple[IntegerForm, Tensor]:
+        prefix, tail = _prefix_ops(core), _tail_ops(core)
+        seen = scales.look(prefix, batches, output=True, matched=matched)
+        boundary = seen.output
+        at = seen.exponents(prefix, output=True)
+        seen_tail = scales.look(tail, boundary.split(32), output=False)
+        exponents = Exponents(image, at, seen_tail.exponents(tail, output=False), None)  # type: ignore[arg-type]
+        form = cls(core, exponents)
+        form._self_test_prefix()
+        try:
+            some = boundary[:: max(1, -(-len(boundary) // MOST_SAMPLES))]
+            tapped = tap(_single_view(core), taps_of(_single_view(core)), some)
+            gradients = scales.gradient_exponents(form.tail_graph, tapped)
+            IntegerGradient(form.tail_graph, gradients)
+        except NoIntegerForm:
+            gradients = None
+        form.exponents = replace(exponents, gradients=gradients)
+        return form, boundary
+
+    def fit_projection(self, projection: Projection, activations: Tensor) -> None:
+        some = activations[:: max(1, -(-len(activations) // MOST_SAMPLES))]
+        found = {}
+        if projection.names:
+            found = projection_exponents(
+                self.tail_graph, self.gradient, projection, some, self.views
+            )
+        self.exponents = replace(self.exponents, projections=found)
+        self._tail = None
+
+    @property
+    def has_gradients(self) -> bool:
+        return self.exponents.gradients is not None
+
+    # --- parts, built when they are needed --------------------------------------------------------
+
+    @cached_property
+    def prefix_graph(self) -> IntegerGraph:
+        with _as_saved():
+            return self._prefix_graph()
+
+    def _prefix_graph(self) -> IntegerGraph:
+        ops = _prefix_ops(self.core)
+        shapes = shapes_of(ops, self.exponents.image)
+        source = pixel_source(self.core.backbone.preprocess)
+        return IntegerGraph(ops, source, self.exponents.prefix, output=True, shapes=shapes)
+
+    @cached_property
+    def tail_graph(self) -> IntegerGraph:
+        ops, source = _tail_ops(self.core), self._boundary_source
+        with _as_saved():
+            shapes = shapes_of(ops, self.prefix_graph.shapes[-1])
+            graph = IntegerGraph(ops, source, self.exponents.tail, output=False, shapes=shapes)
+        check_graph(graph)
+        return graph
+
+    @cached_property
+    def gradient(self) -> IntegerGradient:
+        if self.exponents.gradients is None:
+            raise NoIntegerForm("there is no way back through this tail in integers.")
+        with _as_saved():
+            gradient = IntegerGradient(self.tail_graph, self.exponents.gradients)
+        check_gradient(self.tail_graph, gradient)
+        return gradient
+
+    @cached_property
+    def _tested_prefix(self) -> IntegerGraph:
+        check_graph(self.prefix_graph)
+        return self.prefix_graph
+
+    def _self_test_prefix(self) -> None:
+        _ = self._tested_prefix
+
+    @property
+    def _boundary_source(self) -> Source:
+        graph = self.prefix_graph
+        if not graph.ops:
+            return graph.source
+        return Source(graph.exponent(len(graph.ops)), REACH)
+
+    def _tail_of(self, projection: Projection) -> IntegerTail:
+        if self._tail is None or self._tail[0] is not projection:
+            gradient = self.gradient if projection.names else None
+            exponents = self.exponents.projections
+            if set(exponents) != set(projection.names):
+                raise FormatError("the steps belong to another projection.", "calibrate again.")
+            with _as_saved():
+                made = IntegerTail(self.tail_graph, gradient, projection, exponents, self.views)
+            self._tail = (projection, made)
+        return self._tail[1]
+
+    # --- use --------------------------------------------------------------------------------------
+
+    @property
+    def dtype(self) -> str:  # type: ignore[override]
+        graph = self.prefix_graph
+        return "uint8" if graph.ops and graph.nonnegative(len(graph.ops)) else "int16"
+
+    @property
+    def boundary_shape(self) -> tuple[int, ...]:
+        shape = self.prefix_graph.shapes[-1]
+        return (self.views, *shape) if self.views > 1 else shape
+
+    @property
+    def prefix_digest(self) -> str:
+        values = {"core": self.core.prefix_digest, "exponents": _strings(self.exponents.prefix)}
+        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        values = asdict(self.exponents)
+        for name in ("prefix", "tail", "gradients"):
+            values[name] = None if values[name] is None else _strings(values[name])
+        return {"kind": self.kind, **json.loads(json.dumps(values))}
+
+    @classmethod
+    def load(cls, core: Core, settings: Mapping[str, Any]) -> IntegerForm:
+        try:
+            return cls(core, Exponents.from_json(settings))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise FormatError(
+                f"the steps of the integer form are not as they were saved: {error!r}.",
+                "restore the model's files from a copy.",
+            ) from error
+
+    def boundary(self, records: Records) -> Tensor:
+        graph, size = self._tested_prefix, self._batch(self.exponents.image)
+        dtype = getattr(torch, self.dtype)
+
+        def run(i: int) -> Tensor:
+            pixels = self.core.pixels(records[slice(i * size, (i + 1) * size)])
+            if tuple(pixels.shape[1:]) != tuple(self.exponents.image):
+                raise FormatError(
+                    f"images of {tuple(pixels.shape[1:])}; the model was made for "
+                    f"{tuple(self.exponents.image)}.",
+                    "set a resize and crop in the preprocessing.",
+                )
+            q = _views(_centred(pixels, self.core.backbone.preprocess), self.core.mirror)
+            y = graph(q).to(dtype).contiguous()
+            return y.unflatten(0, (-1, self.views)) if self.views > 1 else y
+
+        return torch.cat(list(one_by_one(lambda: run, -(-len(records) // size))))
+
+    def plain(self, activations: Tensor) -> Tensor:
+        if self.views == 1:
+            return self._boundary_source.real(activations)
+        flat = self._boundary_source.real(activations.flatten(0, 1))
+        return flat.unflatten(0, (-1, self.views))
+
+    def rows(
+        self, projection: Projection, activations: Activations
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        tail = self._tail_of(projection)
+
+        def row(q: Tensor) -> tuple[Tensor, Tensor]:
+            psi, h = tail.rows(q)
+            return psi, self._head(h)
+
+        return self._batches(row, activations)
+
+    def logits(self, activations: Activations) -> Tensor:
+        empty = Projection((), (), (), torch.ones(1), self.core.tail.head.in_features)
+        tail = IntegerTail(self.tail_graph, None, empty, {}, self.views)
+        found = list(self._batches(lambda q: self._head(tail.features(q)), activations))
+        return torch.cat([torch.zeros(0, len(self.core.classes)), *found])
+
+    def errors(self, images: Tensor) -> Iterator[tuple[str, float]]:
+        """For every summed tensor ‖q · 2^e − x‖/‖x‖, x the same in float32, on pixels (n, c, h, w)."""
+        q = _views(_centred(images, self.core.backbone.preprocess), self.core.mirror)
+        for part, graph in (("prefix", self.prefix_graph), ("tail", self.tail_graph)):
+            x = graph.source.real(q)
+            plain: dict[int, Tensor] = {}
+            evaluate(graph.ops, x, plain.__setitem__)
+            seen: dict[int, float] = {}
+
+            def observe(n: int, y: Tensor, g: IntegerGraph = graph, at: Any = seen) -> None:
+                if n in g.summed:
+                    off = y.double() * float(power(g.exponent(n))) - plain[n].double()  # noqa: B023
+                    at[n] = float(off.norm() / plain[n].double().norm().clamp(min=1e-30))  # noqa: B023
+
+            q = graph(q.contiguous(memory_format=torch.channels_last), observe=observe)
+            yield from ((f"{part}.{graph.name(n)}", error) for n, error in seen.items())
+
+    def _head(self, h: Tensor) -> Tensor:
+        return exact_linear(h, self.core.tail.head)
+
+    def _batches(self, f: Callable[[Tensor], Any], activations: Activations) -> Iterator[Any]:
+        size = self._batch(self.boundary_shape)
+
+        def run(i: int) -> Any:
+            return f(activations[slice(i * size, (i + 1) * size)])
+
+        return one_by_one(lambda: run, -(-len(activations) // size))
+
+    def _batch(self, shape: tuple[int, ...]) -> int:
+        return max(1, BATCH_NUMBERS // max(1, int(np.prod(shape))))
+
+
+@contextmanager
+def _as_saved() -> Iterator[None]:
+    """Steps that do not fit the network: another's, or changed after saving."""
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, ValueError, RuntimeError, AssertionError) as error:
+        raise FormatError(
+            f"the steps of the integer form do not fit the network: {error!r:.200}.",
+            "restore the model's files from a copy.",
+        ) from error
+
+
+def _strings(exponents: Mapping[int, int]) -> dict[str, int]:
+    return {str(k): int(v) for k, v in exponents.items()}
+
+
+def _centred(pixels: Tensor, preprocess: Preprocess) -> Tensor:
+    """pixel − round(255 · mean), float32."""
+    centre = torch.round(255 * torch.tensor(preprocess.mean, dtype=torch.float64)).float()
+    return pixels.float().sub_(centre.view(1, -1, 1, 1))
+
+
+def _views(q: Tensor, mirror: bool) -> Tensor:
+    """With mirroring every image twice in a row, (2n, …)."""
+    both = torch.stack([q, q.flip(-1)], dim=1).flatten(0, 1) if mirror else q
+    return both.contiguous(memory_format=torch.channels_last)
+
+
+def _prefix_ops(core: Core) -> list[Op]:
+    return read(nn.Sequential(*core.prefix.children()))
+
+
+def _single_view(core: Core) -> Tail:
+    """The tail of one view: what both views of a mirrored image go through."""
+    if not core.mirror:
+        return core.tail
+    steps = [Step(name, m) for name, m in core.tail.named_children() if m is not core.tail.head]
+    return Tail(steps, core.tail.head).eval()
+
+
+def _tail_ops(core: Core) -> list[Op]:
+    steps = [(n, m) for n, m in core.tail.named_children() if m is not core.tail.head]
+    # Not folded: taps are at the convolutions' own outputs.
+    return read(nn.Sequential(OrderedDict(steps)), fold=False)

@@ -1,0 +1,181 @@
+"""ψ on integers: features, gradients and projections of a tail, every sum of them exact.
+
+For layer l with input integers a_l(s) and output gradient integers g_l(s),
+
+    ψ_l = vec( Σ_s p_g(s) p_a(s)ᵀ ),     p_a = round(R_aᵀ a_l),  p_g = round(R_gᵀ g_l),
+
+with bases rounded to 8 bits and projections to |p| ≤ √(2^24 / places), so that the last sum is exact,
+too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from efface.arithmetic.integer.gradient import IntegerGradient
+from efface.arithmetic.integer.graph import REACH, IntegerGraph, Kept
+from efface.arithmetic.integer.ops import Affine
+from efface.arithmetic.integer.sums import (
+    EXACT,
+    ExactAffine,
+    integers,
+    least_exponent,
+    power,
+    weight_exponents,
+)
+from efface.linear.projection import Projection
+
+MOST_REACH = 1023
+PERCENTILE = 0.9995
+
+
+@dataclass(frozen=True, eq=False)
+class Projected:
+    """One layer's two projections: bases as integers, and the exponents of what they give."""
+
+    number: int
+    inputs: ExactAffine  # R_aᵀ, in units of 2^input_exponent
+    gradients: ExactAffine  # R_gᵀ, in units of 2^gradient_exponent
+    input_exponent: int
+    gradient_exponent: int
+
+    def row(self, x: Tensor, g: Tensor, samples: int) -> Tensor:
+        """ψ_l of each sample, (n, r_g · r_a)."""
+        a, b = self.inputs(x), self.gradients(_places_last(g))
+        a, b = _by_sample(_places_last(a), samples), _by_sample(b, samples)  # (n, s, r)
+        reach = projection_reach(a.shape[1])
+        a, b = (t.round_().clamp_(-reach, reach) for t in (a, b))
+        unit = float(power(self.input_exponent + self.gradient_exponent))
+        return (b.transpose(1, 2) @ a).flatten(1).mul_(unit)
+
+
+def projection_reach(places: int) -> int:
+    """The largest r with places · r² < 2^24."""
+    return min(MOST_REACH, math.isqrt((EXACT - 1) // places))
+
+
+class IntegerTail:
+    """The tail's features and ψ on the integers at the boundary.
+
+    Args:
+        graph: the tail without its head, up to the pooled features.
+        gradient: its backward pass; None where there are no gradient features.
+        projection: bases and scales, in plain numbers.
+        exponents: layer name -> exponents of its two projections.
+        views: how many views of an image one sample has (mirrored images: 2).
+    """
+
+    def __init__(
+        self,
+        graph: IntegerGraph,
+        gradient: IntegerGradient | None,
+        projection: Projection,
+        exponents: Mapping[str, tuple[int, int]],
+        views: int = 1,
+    ) -> None:
+        self.graph, self.gradient, self.projection = graph, gradient, projection
+        self.exponents, self.views = dict(exponents), views
+        numbers = {op.name: number for number, op in graph.numbered() if isinstance(op, Affine)}
+        self.projected = [
+            self._project(i, numbers[name], *exponents[name])
+            for i, name in enumerate(projection.names)
+        ]
+
+    def _project(self, i: int, number: int, e_input: int, e_gradient: int) -> Projected:
+        assert self.gradient is not None
+        op = self.graph.ops[number - 1]
+        assert isinstance(op, Affine)
+        kernel = self.projection.inputs[i].double().T.reshape(-1, *op.weight.shape[1:])
+        basis = self.projection.gradients[i].double().T  # (r, outputs)
+        e_in = self.graph.exponent(op.inputs[0])
+        e_out = self.gradient.exponents[number]
+        plain = Affine("basis", (), basis, torch.zeros(len(basis)).double(), None)
+        return Projected(
+            number,
+            _rounded_basis(op, kernel, e_in - e_input, self.graph.reach[op.inputs[0]]),
+            _rounded_basis(plain, basis, e_out - e_gradient, REACH),
+            e_input,
+            e_gradient,
+        )
+
+    @torch.no_grad()
+    def features(self, q: Tensor) -> Tensor:
+        """Pooled features h, (n, p) float32."""
+        return self._pooled(self.graph(self._flat(q)), len(q))
+
+    @torch.no_grad()
+    def rows(self, q: Tensor) -> tuple[Tensor, Tensor]:
+        """ψ (n, k) and h (n, p), float32, of boundary integers (n, …)."""
+        kept, n = (Kept() if self.projected else None), len(q)
+        features = self.graph(self._flat(q), kept)
+        h = self._pooled(features, n)
+        parts = [h]
+        if kept is not None:
+            assert self.gradient is not None
+            gradients = self.gradient(kept, features, 1.0 / self.views)
+            parts += [p.row(kept.inputs[p.number], gradients[p.number], n) for p in self.projected]
+        scaled = [p / c for p, c in zip(parts, self.projection.part_scales, strict=True)]
+        return torch.cat([scaled[0], torch.ones(n, 1), *scaled[1:]], dim=1), h
+
+    def _flat(self, q: Tensor) -> Tensor:
+        flat = q.flatten(0, 1) if self.views > 1 else q
+        layout = torch.channels_last if flat.dim() == 4 else torch.contiguous_format
+        return flat.to(torch.float32).contiguous(memory_format=layout)
+
+    def _pooled(self, features: Tensor, n: int) -> Tensor:
+        h = features * float(power(self.graph.units[len(self.graph.ops)]))
+        if self.views == 1:
+            return h
+        h = h.unflatten(0, (n, self.views))
+        return (h[:, 0] + h[:, 1]) * 0.5
+
+
+def projection_exponents(
+    graph: IntegerGraph,
+    gradient: IntegerGradient,
+    projection: Projection,
+    q: Tensor,
+    views: int = 1,
+) -> dict[str, tuple[int, int]]:
+    """Exponents such that all but a few in ten thousand of the projections of these samples fit."""
+    if not projection.names:
+        return {}
+    trial = IntegerTail(graph, gradient, projection, dict.fromkeys(projection.names, (0, 0)), views)
+    kept = Kept()
+    gradients = gradient(kept, graph(trial._flat(q), kept), 1.0 / views)
+    found = {}
+    for name, p in zip(projection.names, trial.projected, strict=True):
+        a, b = (
+            _places_last(p.inputs(kept.inputs[p.number])),
+            p.gradients(_places_last(gradients[p.number])),
+        )
+        reach = projection_reach(_by_sample(a, len(q)).shape[1])
+        found[name] = (_fitting(a, reach), _fitting(b, reach))
+    return found
+
+
+def _fitting(values: Tensor, reach: int) -> int:
+    size = values.abs().flatten()
+    largest = size.kthvalue(max(1, math.ceil(PERCENTILE * len(size)))).values
+    return int(least_exponent(largest if largest > 0 else size.max(), reach))
+
+
+def _rounded_basis(op: Affine, basis: Tensor, unit: int, reach: int) -> ExactAffine:
+    """A basis as integers, a step for each column; the product comes out in units of 2^−unit."""
+    exponent = weight_exponents(basis)
+    step = power(exponent).reshape(-1, *[1] * (basis.dim() - 1))
+    return ExactAffine.build(op, integers(basis, step), None, exponent + unit, reach)
+
+
+def _places_last(x: Tensor) -> Tensor:
+    """(n, c, h, w) -> (n, h · w, c); (n, …, c) stays."""
+    return x.flatten(2).transpose(1, 2) if x.dim() == 4 else x
+
+
+def _by_sample(x: Tensor, n: int) -> Tensor:
+    return x.reshape(n, -1, x.shape[-1])

@@ -1,0 +1,1 @@
+"""Images and the people they belong to: records, how they are read, named data sets."""

@@ -1,0 +1,142 @@
+"""From what a reader found to records: one rule for damaged images, labels, channels and classes."""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from efface.data import names
+from efface.data.found import KNOWN_COLUMNS, Found, ReadOptions, Row
+from efface.data.images import Channels, FileImage, decode, digest_of, naming, num_channels
+from efface.data.names import tidy
+from efface.data.readers.folder import id_below
+from efface.data.record import Record, Skipped, Split
+from efface.errors import EffaceError, FormatError, RecordError
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """Checked records, and what ``Records`` is made of beside them."""
+
+    records: Sequence[Record]
+    classes: Sequence[str]
+    skipped: Sequence[Skipped]
+    remarks: Sequence[str]
+    listed: bool
+
+
+def assemble(found: Found, options: ReadOptions) -> Assembled:
+    """Checks the rows and makes them records.
+
+    classes        the class list, in the order of the model's outputs; a label outside it is an
+                   error. None: the data's own list, else the sorted labels (``Records.listed`` is
+                   False then: see ``class_list``).
+    core_fraction  see ``Records.with_core_fraction``, as is ``seed``.
+    channels       "gray" or "rgb" converts at decoding; None demands that all records agree.
+    skip_bad       decodes every image now and sets bad ones aside in ``.skipped``. Otherwise
+                   missing and unrecognisable files are errors now, truncated ones when decoded.
+    """
+    unknown = set(options) - set(ReadOptions.__annotations__)
+    if unknown:
+        raise TypeError(f"unknown options of a reader: {', '.join(sorted(unknown))}")
+    classes, skip_bad = options.get("classes"), bool(options.get("skip_bad"))
+    if found.below is not None and not skip_bad:
+        _check_files(found, found.below)
+    records, bad = _inspect(
+        found.rows, _channels(options.get("channels") or found.channels), skip_bad
+    )
+    if not records:
+        raise FormatError(f"no usable image among {len(found.rows)}.", "check the path and layout.")
+    given, skipped = classes is not None, (*found.skipped, *bad)
+    listed = given or (found.listed and bool(found.classes))
+    if classes is None:  # of all rows: skipping every image of a class must not hide the class
+        classes = found.classes or sorted({row.label for row in found.rows})
+    learned = {record.label for record in records if record.split is not Split.TEST}
+    empty = [name for name in classes if name not in learned] if learned else []
+    if empty and not given:  # a mistake, while the caller may name what nobody has, or has any more
+        fix = "add images of it to core or user data, or take the class out."
+        raise RecordError(empty[0], "this class has no core or user record.", fix)
+    remarks = [*_remarks(found), *(f"class {name!r} has no core or user record" for name in empty)]
+    return Assembled(records, classes, skipped, remarks, listed)
+
+
+def _remarks(found: Found) -> list[str]:
+    """The reader's, and what often is a slip: owners that look alike, columns that mean nothing here."""
+    owners = {row.owner for row in found.rows if row.owner != row.id and row.split is Split.USER}
+    return [*found.remarks, *names.remarks(owners), *_unknown_columns(found.rows)]
+
+
+def _unknown_columns(rows: Sequence[Row]) -> Iterator[str]:
+    for name in sorted({str(key) for row in rows for key in row.extra}):
+        close = difflib.get_close_matches(tidy(name).lower(), KNOWN_COLUMNS, n=1)
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        yield f"the column {name!r} means nothing to efface{hint}; it is kept with the records"
+
+
+def _channels(name: str | None) -> Channels | None:
+    if name is not None and name not in list(Channels):
+        raise EffaceError(f"channels {name!r} are unknown.", "use gray or rgb, or leave it out.")
+    return None if name is None else Channels(name)
+
+
+def _inspect(
+    rows: Iterable[Row], channels: Channels | None, skip_bad: bool
+) -> tuple[list[Record], list[Skipped]]:
+    records: list[Record] = []
+    counts: list[int] = []
+    bad: list[Skipped] = []
+    for row in rows:
+        try:
+            record, count = _look_at(row, channels, fully=skip_bad)
+        except RecordError as problem:
+            if not skip_bad:
+                raise
+            bad.append(Skipped(row.id, problem.message.removeprefix(f"record {row.id!r}: ")))
+        else:
+            records.append(record)
+            counts.append(count)
+    if channels is None:
+        _check_channels_agree(records, counts)
+    return records, bad
+
+
+def _look_at(row: Row, channels: Channels | None, *, fully: bool) -> tuple[Record, int]:
+    """The record and its number of channels; the content is read once, for digest and header."""
+    with naming(row.id):
+        content = row.source.content()
+        count = num_channels(content)
+        if fully:
+            decode(content, channels)
+    return Record(digest=digest_of(content), channels=channels, **vars(row)), count
+
+
+def _check_channels_agree(records: Sequence[Record], counts: Sequence[int]) -> None:
+    usual = Counter(counts).most_common(1)[0][0] if counts else 0
+    for record, count in zip(records, counts, strict=True):
+        if count != usual:
+            odd = sum(n != usual for n in counts)
+            message = f"{count} channel(s) where most have {usual} ({odd} such of {len(counts)})."
+            fix = 'read with --channels rgb or gray (in Python: channels="rgb").'
+            raise RecordError(record.id, message, fix)
+
+
+def _check_files(found: Found, place: Path) -> None:
+    missing = [
+        row
+        for row in found.rows
+        if isinstance(row.source, FileImage) and not row.source.path.is_file()
+    ]
+    if missing:
+        source = missing[0].source
+        assert isinstance(source, FileImage)
+        message = (
+            f"{id_below(place, source.path)} is listed, but not in {place} "
+            f"({len(missing)} such of {len(found.rows)})."
+        )
+        fix = (
+            "unpack the archive again, or set missing images aside with skip_bad=True (--skip-bad)."
+        )
+        raise RecordError(missing[0].id, message, fix)

@@ -1,0 +1,52 @@
+"""The class list: what a model's outputs are called, and that no user record has a say in it.
+
+A class that only one person has would leave its name and its output behind when that person is
+forgotten. So the list comes from the caller (``--classes``), from the data's own list (named data sets, an
+``.npz`` or Parquet file with class names), or from the labels of **core** records: never from user data.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from efface.data.record import Skipped, Split
+from efface.data.records import Records
+from efface.errors import EffaceError, RecordError
+
+FIX = (
+    "name the classes yourself: --classes FILE (one a line) or --classes a,b,c (classes= in Python)"
+)
+
+
+def settled(records: Records) -> Records:
+    """The records with a class list that stays the same whoever is forgotten.
+
+    A user record of a class that is not in it is an error; such test records are set aside.
+    """
+    if records.listed:
+        return records
+    core = {record.label for record in records if record.split is Split.CORE}
+    if not core:
+        fix = f"set some people's records aside as core with --core-fraction 0.3, or {FIX}."
+        raise EffaceError("no core record says which classes there are.", fix)
+    classes = tuple(name for name in records.classes if name in core)
+    for record in records.user:
+        if record.label not in core:
+            missing = len({r.label for r in records.user} - core)
+            raise RecordError(
+                record.id,
+                f"its class {record.label!r} has no core record ({missing} such classes): its name would "
+                "stay in the model after the last such record is forgotten.",
+                f"{FIX}, if the list is yours to choose; or take these records out.",
+            )
+    strange = [record for record in records if record.label not in core]  # test records
+    skipped = [Skipped(r.id, f"no core record has its class {r.label!r}") for r in strange]
+    kept = records.where(lambda record: record.label in core)
+    return Records(kept, classes, skipped=(*records.skipped, *skipped), remarks=records._remarks)
+
+
+def class_names(text: str) -> list[str]:
+    """From the command line: a file with a name a line, or names separated by commas."""
+    path = Path(text).expanduser()
+    found = path.read_text(encoding="utf-8").splitlines() if path.is_file() else text.split(",")
+    return [name.strip() for name in found if name.strip()]

@@ -1,0 +1,58 @@
+"""Looks: 64-bit perceptual hashes, by which a photo is known after it was re-encoded, resized or mirrored.
+
+The hash is imagehash's pHash: the 8 × 8 lowest frequencies of the gray image's cosine transform, each
+compared with their median. Two looks are compared by the number of bits in which they differ; a mirrored
+copy is found by asking for the mirrored picture as well. The look of a record says something about it, so
+it is private data, kept with the record and deleted with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from efface.data.record import Record
+from efface.errors import RecordError
+
+NEAR = 10  # bits of 64: copies of one photo differ by fewer, other photos hardly ever
+SMALLEST = 16  # pixels: smaller pictures (digits) all look alike
+UNKNOWN = ""  # of a record whose image was not at hand, or is tiny
+
+
+def look_of(pixels: np.ndarray) -> str:
+    """The look of an image, uint8 (h, w, channels), as 16 hexadecimal digits; ``UNKNOWN`` of a tiny one."""
+    if min(pixels.shape[:2]) < SMALLEST:
+        return UNKNOWN
+    import imagehash
+    from PIL import Image
+
+    image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
+    return str(imagehash.phash(image))
+
+
+def both_looks(pixels: np.ndarray) -> tuple[str, str]:
+    """As it is, and mirrored."""
+    return look_of(pixels), look_of(np.ascontiguousarray(pixels[:, ::-1]))
+
+
+def looks_of(records: Iterable[Record]) -> tuple[str, ...]:
+    """One a record; ``UNKNOWN`` where the image cannot be had any more."""
+    return tuple(_look(record) for record in records)
+
+
+def _look(record: Record) -> str:
+    try:
+        return look_of(record.image())
+    except RecordError:
+        return UNKNOWN
+
+
+def distances(look: str, others: Sequence[str]) -> np.ndarray:
+    """Bits in which each of ``others`` differs from ``look``, (n,); 64 for those that are unknown."""
+    if look == UNKNOWN:
+        return np.full(len(others), 64)
+    known = np.array([other != UNKNOWN for other in others], dtype=bool)
+    values = np.array([int(other or "0", 16) for other in others], dtype=np.uint64)
+    differing = (values ^ np.uint64(int(look, 16))).view(np.uint8).reshape(-1, 8)
+    return np.where(known, np.unpackbits(differing, axis=1).sum(1, dtype=np.int64), 64)

@@ -1,0 +1,210 @@
+"""Arrays: images with columns of the same length, from an ``.npz`` file; and the embedded digits."""
+
+from __future__ import annotations
+
+import hashlib
+import lzma
+import math
+import struct
+import tokenize
+import zipfile
+import zlib
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from efface.data.found import (
+    KNOWN_COLUMNS,
+    SPLITS,
+    Found,
+    PathLike,
+    Row,
+    make_row,
+    whole_number_classes,
+)
+from efface.data.images import ArrayImage, num_channels
+from efface.data.record import DEFAULT_COHORT, Split
+from efface.errors import EffaceError, FormatError
+from efface.regular import LARGEST_TABLE, check_regular
+
+UNREADABLE = (
+    *(ValueError, TypeError, KeyError, EOFError, OSError, OverflowError, MemoryError, SyntaxError),
+    *(RuntimeError, NotImplementedError, zipfile.BadZipFile, zlib.error, struct.error),
+    *(lzma.LZMAError, RecursionError, tokenize.TokenError),
+)
+NUM_DIGITS_OWNERS, NUM_DIGITS_COHORTS = 60, 4
+
+
+@dataclass(frozen=True)
+class Table:
+    """Images with columns of the same length."""
+
+    images: np.ndarray  # (n, h, w) or (n, h, w, channels)
+    columns: Mapping[str, list[Any]]
+    prefix: str = ""
+    split: Split = Split.USER
+
+    def rows(self, names: Sequence[str] | None) -> Iterator[Row]:
+        for i in range(len(self.images)):
+            columns = {key: values[i] for key, values in self.columns.items()}
+            source, default_id = ArrayImage(self.images, i), f"{self.prefix}{i:06d}"
+            yield make_row(columns, source, default_id, names=names, split=self.split)
+
+
+def find_npz(path: PathLike) -> Found:
+    """``x_train y_train`` with optional ``x_core y_core x_test y_test``, or ``images labels`` with
+    optional ``ids owners cohorts splits`` and further columns; ``classes`` names integer labels.
+
+    Images are uint8 or uint16, (n, h, w) or (n, h, w, channels).
+    """
+    arrays = _load_npz(Path(path).expanduser())
+    names = [str(name) for name in arrays.pop("classes")] if "classes" in arrays else None
+    tables = _one_table(arrays) if "images" in arrays else _part_tables(arrays)
+    rows = [row for table in tables for row in table.rows(names)]
+    labels = [label for table in tables for label in table.columns["label"]]
+    remarks = [f"the array {name!r} was not used" for name in arrays]
+    order, listed = names or whole_number_classes(labels), names is not None
+    return Found(rows, order, (), remarks, listed)
+
+
+def _load_npz(path: Path) -> dict[str, np.ndarray]:
+    fix = "write it with numpy.savez, without object arrays."
+    if not path.is_file():
+        raise FormatError(f"{str(path)!r} does not exist.", "check the path.")
+    if not zipfile.is_zipfile(path):
+        raise FormatError(f"{path.name} is not an .npz file.", fix)
+    try:
+        check_regular(path, LARGEST_TABLE)
+        _check_sizes(path)
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: np.asarray(archive[name]) for name in archive.files}
+    except UNREADABLE as problem:
+        raise FormatError(f"{path.name} cannot be read ({problem!s:.200}).", fix) from problem
+
+
+def _check_sizes(path: Path) -> None:
+    """No array may claim more than its member has, nor all of them more than can be meant."""
+    with zipfile.ZipFile(path) as archive:
+        total = sum(member.file_size for member in archive.infolist())
+        if total > LARGEST_TABLE:
+            raise ValueError(f"{total >> 30} GB unpacked, more than {LARGEST_TABLE >> 30}")
+        for member in archive.infolist():
+            with archive.open(member) as file:
+                if file.read(6) != np.lib.format.MAGIC_PREFIX:
+                    raise ValueError(f"{member.filename} is no array")
+                version = tuple(file.read(2))
+                read = np.lib.format.read_array_header_1_0
+                shape, _, dtype = (read if version == (1, 0) else _header_2)(file)
+            if math.prod(shape) * dtype.itemsize > member.file_size:
+                raise ValueError(f"{member.filename} claims {shape}, more than it has")
+
+
+def _header_2(file: Any) -> Any:
+    return np.lib.format.read_array_header_2_0(file)
+
+
+def _one_table(arrays: dict[str, np.ndarray]) -> list[Table]:
+    """Takes ``images`` and everything of its length; what is left in ``arrays`` was not used."""
+    images = _pixels(arrays, "images")
+    if "labels" not in arrays:
+        raise FormatError("the array 'images' has no 'labels'.", "add them.")
+    columns = {"label": _column(arrays, "labels", len(images))}
+    for name in list(arrays):
+        singular = name.removesuffix("s")
+        if singular in KNOWN_COLUMNS - {"label"}:
+            columns[singular] = _column(arrays, name, len(images))
+        elif len(np.atleast_1d(arrays[name])) == len(images) and name != "label":
+            columns[name] = _column(arrays, name, len(images))
+    return [Table(images, columns)]
+
+
+def _part_tables(arrays: dict[str, np.ndarray]) -> list[Table]:
+    parts = [part for part in ("core", "train", "test") if f"x_{part}" in arrays]
+    if not parts:
+        fix = "store x_train and y_train, or images and labels."
+        raise FormatError(f"the arrays are {', '.join(arrays) or 'none'}.", fix)
+    tables = []
+    for part in parts:
+        images = _pixels(arrays, f"x_{part}")
+        columns = {"label": _column(arrays, f"y_{part}", len(images))}
+        tables.append(Table(images, columns, f"{part}/", SPLITS[part]))
+    return tables
+
+
+def _pixels(arrays: dict[str, np.ndarray], name: str) -> np.ndarray:
+    images = arrays.pop(name)
+    try:
+        if images.ndim < 3:
+            raise ValueError(f"shape {images.shape}")
+        if len(images):
+            num_channels(images[0])
+    except ValueError as problem:
+        fix = "store images as uint8, (n, height, width) or (n, height, width, channels)."
+        raise FormatError(f"the array {name!r} does not hold images: {problem}.", fix) from problem
+    images.setflags(write=False)  # many records share it, and their digests are taken once
+    return images
+
+
+def _column(arrays: dict[str, np.ndarray], name: str, length: int) -> list[Any]:
+    array = arrays.pop(name, np.empty(0))
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim == 0 or len(array) != length:
+        message = f"the array {name!r} has shape {array.shape} for {length} images."
+        raise FormatError(message, "store one entry an image.")
+    values: list[Any] = array.tolist()
+    return values
+
+
+# The embedded example.
+
+
+def find_digits() -> Found:
+    """scikit-learn's digits, with 60 made-up owners in four cohorts for the user records.
+
+    In each class 30 % are core, 20 % test and the rest user records, in an order fixed by a hash:
+    the same everywhere and always. Core and test records belong to the owners "core" and "test".
+    """
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as problem:
+        raise EffaceError("the digits need scikit-learn.", "pip install scikit-learn.") from problem
+    data = load_digits()
+    images = np.rint(data.images * (255 / 16)).astype(np.uint8)  # (1797, 8, 8), from 0..16
+    images.setflags(write=False)
+    splits = _digits_splits(data.target)
+    people = iter(_shuffled([i for i, split in enumerate(splits) if split is Split.USER], "owner"))
+    owner = {i: place % NUM_DIGITS_OWNERS for place, i in enumerate(people)}
+    rows = [
+        _digits_row(images, i, str(data.target[i]), split, owner.get(i))
+        for i, split in enumerate(splits)
+    ]
+    return Found(rows, [str(digit) for digit in range(10)])
+
+
+def _digits_row(images: np.ndarray, i: int, label: str, split: Split, owner: int | None) -> Row:
+    name = str(split) if owner is None else f"u{owner:02d}"
+    cohort = DEFAULT_COHORT if owner is None else f"cohort{owner % NUM_DIGITS_COHORTS}"
+    return Row(f"digits/{i:04d}", label, ArrayImage(images, i), split, name, cohort)
+
+
+def _digits_splits(labels: np.ndarray) -> list[Split]:
+    splits = [Split.USER] * len(labels)
+    members: dict[int, list[int]] = defaultdict(list)
+    for i, label in enumerate(labels):
+        members[int(label)].append(i)
+    for positions in members.values():
+        order = _shuffled(positions, "split")
+        num_core, num_test = round(0.3 * len(order)), round(0.2 * len(order))
+        for place, i in enumerate(order[: num_core + num_test]):
+            splits[i] = Split.CORE if place < num_core else Split.TEST
+    return splits
+
+
+def _shuffled(positions: Sequence[int], purpose: str) -> list[int]:
+    """By hash, not by a generator whose stream a library might change."""
+    return sorted(positions, key=lambda i: hashlib.sha256(f"{purpose}/{i}".encode()).digest())

@@ -1,0 +1,64 @@
+"""A record: one labelled image and the person it belongs to.
+
+Its digest is the SHA-256 of its content, so that a record is known by what it shows and not by where it lies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from efface.data.images import Channels, ImageSource, decode, digest_of, naming
+from efface.errors import RecordError
+
+DEFAULT_COHORT = "default"
+
+
+class Split(StrEnum):
+    """Core data is never forgotten, user data can be, test data is never trained on."""
+
+    CORE = "core"
+    USER = "user"
+    TEST = "test"
+
+
+@dataclass(frozen=True)
+class Record:
+    """One labelled image. Two records are equal when all but their place in storage is."""
+
+    id: str
+    owner: str
+    cohort: str
+    label: str
+    split: Split
+    source: ImageSource = field(compare=False, repr=False)
+    digest: str
+    channels: Channels | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def image(self) -> np.ndarray:
+        """The decoded pixels, uint8 (h, w, channels), or RecordError when they cannot be had.
+
+        The content is checked against ``digest``: whatever is derived from this image is filed
+        under its digest, and must not come from a file that was swapped in the meantime.
+        """
+        with naming(self.id):
+            content = self.source.content()
+        if digest_of(content) != self.digest:
+            raise RecordError(
+                self.id, "its content changed after it was read.", "read the records again."
+            )
+        with naming(self.id):
+            return decode(content, self.channels)
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """Something found in the data that is no record, and why."""
+
+    id: str
+    reason: str

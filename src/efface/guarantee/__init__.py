@@ -1,0 +1,1 @@
+"""What is proved: bounds, noise, certificates. Pure functions and values; nothing here computes a model."""

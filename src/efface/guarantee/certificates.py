@@ -1,0 +1,439 @@
+"""Certificates: what was proved about a release, from numbers checked on the final weights.
+
+A private certificate holds everything; its public form holds only what was fixed beforehand and whether it
+was met, because residual norms, passes and times are functions of the forgotten data.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from efface.errors import EffaceError, GuaranteeError
+from efface.guarantee import bounds, noise
+from efface.guarantee.apriori import StatePolicy
+from efface.version import VERSION
+
+DIFFERENCE = (
+    "the difference between a release before and one after the request: whoever has both can tell which "
+    "images were deleted, without knowing any others"
+)
+ROUNDING = "rounding in float64 of the gradient: not bounded for a network with such layers"
+NOT_COVERED = (
+    "releases made before the request",
+    DIFFERENCE,
+    "what other people's later requests were chosen to reveal",
+    "core data",
+)
+
+
+def together(num_people: int) -> tuple[str, ...]:
+    """The size of the set in which a person hides from an observer of two releases, in words."""
+    if num_people == 0:
+        return ()
+    if num_people == 1:
+        return ("that the images deleted here are one person's: nobody else was in this request",)
+    return (
+        f"that the images deleted here are those of {num_people} people: only which of them belong together "
+        "is hidden among these",
+    )
+
+
+def finite(value: float) -> float | None:
+    """For JSON, which has no infinity: None is "no bound"."""
+    return value if math.isfinite(value) else None
+
+
+def in_core(num_images: int) -> tuple[str, ...]:
+    """What has to be said where a request could only be carried out in part."""
+    if not num_images:
+        return ()
+    return (
+        f"{num_images} images that the request would name are core data: they stay in the core weights, and "
+        "in the user part if core records are replayed there",
+    )
+
+
+SAMPLER_ERROR = 2.0**-46  # in total variation, a coordinate: see `noise.discrete_gaussian`
+
+
+def sampler_cost(epsilon: float, d: int, num_releases: int = 1) -> float:
+    """(1 + e^ε)·K·d·2⁻⁴⁶: what the sampler of the noise costs of δ in K releases of d weights.
+
+    With laws P', Q' within η = K d 2⁻⁴⁶ of the ideal P, Q in total variation,
+    P'(S) ≤ P(S) + η ≤ e^ε Q(S) + δ + η ≤ e^ε Q'(S) + δ + (1 + e^ε) η.
+    """
+    return (1 + math.exp(min(epsilon, 700.0))) * num_releases * d * SAMPLER_ERROR
+
+
+def sampler_delta(delta: float, epsilon: float, d: int, num_releases: int = 1) -> float:
+    """δ less the `sampler_cost`; not positive where nothing is left."""
+    return delta - sampler_cost(epsilon, d, num_releases)
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """(ε, δ)-indistinguishability from retraining without the records, through noise N(0, σ²I).
+
+    It holds when the shift m = ‖w − w*_r‖/σ is at most ``shift``; the solver must therefore bring the
+    gradient on the retained data to ‖g_r‖ ≤ m σ μ. All of it is fixed before the request and public.
+    ``state`` says what the next request starts from; the guarantee is the same either way, since it is
+    about the final weights of a request, wherever they were solved from.
+    """
+
+    epsilon: float
+    delta: float
+    sigma: float
+    grid: float
+    state: StatePolicy = StatePolicy.SECRET
+
+    def __post_init__(self) -> None:
+        if self.state not in list(StatePolicy):
+            names = " or ".join(StatePolicy)
+            raise EffaceError(f"unknown state policy {self.state!r}.", f"use {names}.")
+        object.__setattr__(self, "state", StatePolicy(self.state))  # from JSON it is a word
+
+    @classmethod
+    def plan(
+        cls,
+        epsilon: float,
+        delta: float,
+        sigma: float,
+        d: int,
+        state: StatePolicy | str = StatePolicy.SECRET,
+    ) -> Guarantee:
+        """σ is the caller's (from core data: see ``sigma_for``), the grid is as fine as it needs be."""
+        if not (0 < epsilon < math.inf and 0 < delta < 1 and 0 < sigma < math.inf):
+            raise EffaceError(
+                f"no guarantee with epsilon {epsilon}, delta {delta}, sigma {sigma}.",
+                "all are positive and finite, and delta is below 1.",
+            )
+        if sampler_delta(delta, epsilon, d) <= 0:
+            cost = sampler_cost(epsilon, d)
+            raise EffaceError(
+                f"delta {delta:g} is below what the noise's sampler can promise for {d} weights at epsilon "
+                f"{epsilon:g}.",
+                f"use a delta above {cost:.1g}, or a smaller epsilon.",
+            )
+        return cls(epsilon, delta, sigma, noise.grid_for(sigma, d), state)  # type: ignore[arg-type]
+
+    def shift(self, d: int) -> float:
+        """The largest m before rounding to the grid that still gives (ε, δ) after it, rounded down."""
+        delta = sampler_delta(self.delta, self.epsilon, d)
+        if delta <= 0:
+            raise GuaranteeError(
+                f"the noise's sampler alone spends delta {self.delta:g} at epsilon {self.epsilon:g}.",
+                "plan a larger delta or a smaller epsilon.",
+            )
+        nothing = bounds.grid_shift(0.0, self.grid, d, self.sigma)
+        if bounds.grid_epsilon_bound(delta, nothing) > self.epsilon:
+            raise GuaranteeError(
+                f"the grid {self.grid:g} alone spends epsilon {self.epsilon}.",
+                "raise sigma or epsilon.",
+            )
+        low, high = 0.0, bounds.shift_for(self.epsilon, self.delta)
+        for _ in range(60):
+            middle = (low + high) / 2
+            grown = bounds.grid_shift(middle, self.grid, d, self.sigma)
+            ok = bounds.grid_epsilon_bound(delta, grown) <= self.epsilon
+            low, high = (middle, high) if ok else (low, middle)
+        return low
+
+    def shift_bound(self, distance: float, d: int) -> float:
+        """m of two noisy releases whose weights are at most ``distance`` apart, the grid included."""
+        return bounds.grid_shift(distance / self.sigma, self.grid, d, self.sigma)
+
+    def planned_shift(self, d: int) -> float:
+        """What ``shift`` is at most for every release that passes, the grid included; fixed beforehand."""
+        return bounds.grid_shift(self.shift(d), self.grid, d, self.sigma)
+
+    def epsilon_bound(self, shift: float, d: int, num_releases: int = 1) -> float:
+        """ε at this guarantee's δ, proved for noise on a grid; infinite if δ does not allow for any.
+
+        The sampler's share of δ grows with ε, so it is the least ε with ε ≥ ε_grid(δ − cost(ε)), found
+        from below and rounded up.
+        """
+        epsilon = 0.0
+        for _ in range(200):
+            delta = sampler_delta(self.delta, epsilon, d, num_releases)
+            if delta <= 0:
+                return math.inf
+            needed = bounds.grid_epsilon_bound(delta, shift)
+            if needed <= epsilon:
+                met = num_releases == 1 and self.is_met(shift, d)
+                return min(epsilon, self.epsilon) if met else epsilon
+            epsilon = needed * (1 + 1e-9)
+        return math.inf
+
+    def is_met(self, shift: float, d: int) -> bool:
+        """Whether one release at this shift keeps the promise: ε_grid(δ − cost(ε)) ≤ ε."""
+        delta = sampler_delta(self.delta, self.epsilon, d)
+        return delta > 0 and bounds.grid_epsilon_bound(delta, shift) <= self.epsilon
+
+    def gradient_tolerance(self, mu: float, d: int) -> float:
+        """‖g_r‖ ≤ m σ μ."""
+        return self.shift(d) * self.sigma * mu
+
+
+def sigma_for(jacobian_square: float, num_outputs: int, logit_std: float) -> float:
+    """σ such that the noise moves a logit by ``logit_std`` in the root mean square over core data.
+
+    E‖J ξ σ‖² = σ² ‖J‖_F², so σ = logit_std · √(c / mean‖J‖_F²), the mean taken on core samples.
+    """
+    return (
+        logit_std * math.sqrt(num_outputs / jacobian_square) if jacobian_square > 0 else logit_std
+    )
+
+
+@dataclass(frozen=True)
+class ShiftCertificate:
+    """The a-posteriori certificate of an approximate solve with noise (the tangent user part).
+
+    ``gradient_norm`` is ‖g_r‖ recomputed in float64 on the final noiseless weights, ``gradient_error`` bounds
+    how far its rounding may have put it off (None: not bounded for this network). Everything named
+    ``*_bound`` follows from it by ``bounds.py``; ``distance_estimate`` (to an actual retrain, as in the
+    paper's plots) is a measurement.
+    """
+
+    guarantee: Guarantee
+    mu: float
+    d: int
+    num_retained: int
+    num_forgotten: int
+    gradient_norm: float
+    passes: float
+    releasable: bool = True
+    num_in_core: int = 0
+    num_people: int = 0
+    gradient_error: float | None = None
+    earlier_shifts: tuple[float, ...] = ()
+    distance_estimate: float | None = None
+    apriori: dict[str, Any] = field(default_factory=dict)
+    kind: str = "a-posteriori"
+    version: str = VERSION
+
+    @property
+    def distance_bound(self) -> float:
+        return bounds.distance_bound(self.gradient_norm, self.mu, self.gradient_error or 0.0)
+
+    @property
+    def shift_bound(self) -> float:
+        return self.guarantee.shift_bound(self.distance_bound, self.d)
+
+    @property
+    def total_shift_bound(self) -> float:
+        """Of all releases since the oldest request still counted: √Σ m_k².
+
+        Requests may be chosen in view of earlier releases. Composition then needs bounds that were fixed
+        before them: the planned m_k, which every release keeps, and not the smaller one it was found to have.
+        """
+        return bounds.total_shift([*self.earlier_shifts, self.planned_shift])
+
+    @property
+    def planned_shift(self) -> float:
+        return self.guarantee.planned_shift(self.d)
+
+    @property
+    def total_epsilon_bound(self) -> float:
+        """Of all these releases together, with the sampler's error in each of them."""
+        num = len(self.earlier_shifts) + 1
+        return self.guarantee.epsilon_bound(self.total_shift_bound, self.d, num)
+
+    @property
+    def epsilon_bound(self) -> float:
+        return self.guarantee.epsilon_bound(self.shift_bound, self.d)
+
+    @property
+    def passed(self) -> bool:
+        return self.guarantee.is_met(self.shift_bound, self.d)
+
+    @property
+    def keeps_no_secret(self) -> bool:
+        """Whether the weights that ``gradient_norm`` was computed on are gone."""
+        return self.guarantee.state is StatePolicy.NOISY
+
+    def private(self) -> dict[str, Any]:
+        m = self.shift_bound
+        return {
+            **asdict(self),
+            "distance_bound": self.distance_bound,
+            "shift_bound": m,
+            "information_bound_nats": bounds.information_bound(m),
+            "best_advantage_bound": bounds.advantage_bound(bounds.kl(m)),
+            "epsilon_bound": finite(self.epsilon_bound),
+            "total_shift_bound": self.total_shift_bound,
+            "total_epsilon_bound": finite(self.total_epsilon_bound),
+            "passed": self.passed,
+            "not_covered": self.not_covered,
+        }
+
+    @property
+    def not_covered(self) -> tuple[str, ...]:
+        rounding = (ROUNDING,) if self.gradient_error is None else ()
+        said = (*in_core(self.num_in_core), *rounding)
+        return (*said, *NOT_COVERED, *together(self.num_people))
+
+    def public(self) -> dict[str, Any]:
+        """Only what was set beforehand, and whether it was met."""
+        return {
+            "kind": self.kind,
+            "guarantee": asdict(self.guarantee),
+            "passed": self.passed and self.releasable,
+            "releasable": self.releasable,
+            **({"num_in_core": self.num_in_core} if self.num_in_core else {}),
+            **({"num_people": self.num_people} if self.num_people else {}),
+            "not_covered": self.not_covered,
+            "version": self.version,
+        }
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What a release with noise tells somebody who also has the release before it (compact).
+
+    The release is Θ + σξ. Had nothing changed it would have been Θ' + σξ', Θ' solved from the sums before
+    the request by the same code. ``distance`` is ‖Θ − Θ'‖_F: both are at hand, so it is known, where
+    otherwise ‖∇(Θ)‖/μ would bound it. The two are Gaussians at a shift of ``distance``/σ (and the grid),
+    whatever the release before was.
+    """
+
+    guarantee: Guarantee
+    distance: float
+    d: int
+    releasable: bool = True
+
+    @property
+    def shift_bound(self) -> float:
+        return self.guarantee.shift_bound(self.distance, self.d)
+
+    @property
+    def epsilon_bound(self) -> float:
+        return self.guarantee.epsilon_bound(self.shift_bound, self.d)
+
+    @property
+    def passed(self) -> bool:
+        return self.guarantee.is_met(self.shift_bound, self.d)
+
+    def private(self) -> dict[str, Any]:
+        computed = {"shift_bound": self.shift_bound, "passed": self.passed}
+        return {**asdict(self), **computed, "epsilon_bound": finite(self.epsilon_bound)}
+
+    def public(self) -> dict[str, Any]:
+        return {
+            "guarantee": asdict(self.guarantee),
+            "passed": self.passed and self.releasable,
+            "releasable": self.releasable,
+        }
+
+
+@dataclass(frozen=True)
+class Given:
+    """What an exact certificate takes as given: equal sums and weights follow for whoever has the same.
+
+    ``arithmetic`` says on which machines: "integer" on every one; "float32" on one like that of
+    ``environment``, processor and libraries. Digests are SHA-256; λ is the ridge of the whole sum (None where
+    μ = λ/n is fixed instead).
+    """
+
+    arithmetic: str
+    core_digest: str
+    calibration_digest: str
+    classes_digest: str
+    preprocess_digest: str
+    ridge: float | None
+    mu: float | None
+    environment: dict[str, str]
+
+    @property
+    def machines(self) -> str:
+        """The claim in words."""
+        if self.arithmetic == "integer":
+            return "the same rows, sums and weights on every machine"
+        return "the same rows on this processor with these libraries, and from equal rows the same sums"
+
+
+@dataclass(frozen=True)
+class ExactCertificate:
+    """The exact certificate (the compact user part, and everything forgotten at once).
+
+    ``statistics_digest`` is that of the integer sums of the retained records. A model never given the
+    forgotten records has the same digest. Where ``weights_proved``, every machine at every thread count gets
+    from equal sums the weights of ``weights_digest``, unless there is a ``difference``: then that is the
+    digest of weights with noise. Where it is False they are this machine's, at this thread count; None
+    is a certificate of an earlier version, which claimed no more than that. All of it is relative to what is
+    ``given``: the core, its class list and calibration are not forgotten, and were made from core data.
+    """
+
+    statistics_digest: str
+    weights_digest: str
+    num_retained: int
+    num_forgotten: int
+    solve_residual: float
+    difference: Difference | None = None
+    weights_proved: bool | None = None
+    given: Given | None = None
+    num_in_core: int = 0
+    num_people: int = 0
+    kind: str = "exact"
+    version: str = VERSION
+
+    passes = 0.0
+
+    @property
+    def passed(self) -> bool:
+        return self.difference is None or self.difference.passed
+
+    @property
+    def not_covered(self) -> tuple[str, ...]:
+        stays = in_core(self.num_in_core)
+        if self.difference is None:
+            return (*stays, *NOT_COVERED, *together(self.num_people))
+        further = "differences between releases that are further apart than the last two"
+        return (*stays, *(further if text == DIFFERENCE else text for text in NOT_COVERED))
+
+    @property
+    def _proved(self) -> dict[str, bool]:
+        """Only where it is known: certificates of earlier versions must read as they were written."""
+        return {} if self.weights_proved is None else {"weights_proved": self.weights_proved}
+
+    @property
+    def _given(self) -> dict[str, Any]:
+        return {} if self.given is None else {"given": asdict(self.given)}
+
+    def private(self) -> dict[str, Any]:
+        late = ("weights_proved", "given")  # not in certificates of earlier versions
+        fields = {name: value for name, value in asdict(self).items() if name not in late}
+        return {
+            **fields,
+            **self._proved,
+            **self._given,
+            "difference": None if self.difference is None else self.difference.private(),
+            "passed": self.passed,
+            "not_covered": self.not_covered,
+        }
+
+    def public(self) -> dict[str, Any]:
+        """Where the difference to the release before is hidden, so must be what else would show it: the
+        digest, the number of rows and what was proved of the weights have no noise."""
+        sums = {
+            "statistics_digest": self.statistics_digest,
+            "num_retained": self.num_retained,
+            **self._proved,
+        }
+        noise = None if self.difference is None else self.difference.public()
+        return {
+            "kind": self.kind,
+            **(sums if noise is None else {}),
+            **({"num_people": self.num_people} if noise is None and self.num_people else {}),
+            "weights_digest": self.weights_digest,
+            **self._given,
+            "difference": noise,
+            **({"num_in_core": self.num_in_core} if self.num_in_core else {}),
+            "passed": self.passed if noise is None else noise["passed"],
+            "not_covered": self.not_covered,
+            "version": self.version,
+        }
+
+
+Certificate = ShiftCertificate | ExactCertificate

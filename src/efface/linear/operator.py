@@ -1,0 +1,89 @@
+"""The tangent operator J: w ↦ J(x) w and its transpose, for batches of boundary activations x."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from efface.linear.layers import OpaqueLayer, Saved
+from efface.linear.lowering import lower
+from efface.network.tail import Layout
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The primal side of one set of samples: core outputs f_core(x) and what products need."""
+
+    outputs: Tensor  # (n, c)
+    saved: Saved
+
+    def __len__(self) -> int:
+        return self.outputs.shape[0]
+
+    def select(self, index: Tensor | slice) -> Prepared:
+        """The rows of some samples; a slice gives views, an index tensor gives copies."""
+        return Prepared(self.outputs[index], tree_map(lambda t: t[index], self.saved))
+
+    @property
+    def num_bytes(self) -> int:
+        leaves = [self.outputs, *tree_leaves(self.saved)]
+        return sum(t.numel() * t.element_size() for t in leaves)
+
+
+class TangentOperator:
+    """J(x) = ∂f(x; θ)/∂θ at the core weights θ of ``tail``.
+
+    ``fast=False`` differentiates the tail as a whole with torch.func (any module, the slow twin);
+    ``fast=True`` uses the linearised layers and torch.func only for modules without a fast form.
+
+    ``scales`` (one number a parameter tensor, from core data only) makes it J S with S diagonal: the
+    user weights are then w̃ = S⁻¹ w, and the ridge μ‖w̃‖² weighs the layers against each other. With
+    None it is the paper's J.
+    """
+
+    def __init__(
+        self, tail: nn.Module, *, fast: bool = True, scales: Mapping[str, float] | None = None
+    ) -> None:
+        self.tail, self.layout = tail, Layout.of(tail)
+        self.layer = lower(tail) if fast else OpaqueLayer(tail, "")
+        self.scales = dict.fromkeys(self.layout.names, 1.0) | dict(scales or {})
+
+    def _scaled(self, v: Tensor) -> dict[str, Tensor]:
+        views = self.layout.views(v)
+        return {k: t if self.scales[k] == 1.0 else t * self.scales[k] for k, t in views.items()}
+
+    @property
+    def d(self) -> int:
+        return self.layout.d
+
+    @torch.no_grad()
+    def prepare(self, x: Tensor, dtype: torch.dtype = torch.float32) -> Prepared:
+        """Run the tail once on boundary activations ``x`` (n, c, h, w), (n, t, c) or (n, c)."""
+        x = x.to(dtype)
+        x = x.permute(0, 2, 3, 1).contiguous() if x.dim() == 4 else x.contiguous()
+        return Prepared(*self.layer.forward(x))
+
+    @torch.no_grad()
+    def jvp(self, batch: Prepared, v: Tensor) -> Tensor:
+        """J v, (n, c)."""
+        tangent = self.layer.jvp(batch.saved, None, self._scaled(v.to(batch.outputs.dtype)))
+        return torch.zeros_like(batch.outputs) if tangent is None else tangent
+
+    @torch.no_grad()
+    def vjp(self, batch: Prepared, u: Tensor, out: Tensor | None = None) -> Tensor:
+        """Jᵀ u, (d,); added into ``out`` if given."""
+        flat = torch.zeros(self.d, dtype=batch.outputs.dtype)
+        views = self.layout.views(flat)
+        self.layer.vjp(batch.saved, u.to(flat.dtype), views, False)
+        for name, view in views.items():
+            if self.scales[name] != 1.0:
+                view *= self.scales[name]
+        return flat if out is None else out.add_(flat)
+
+    def product(self, batch: Prepared, v: Tensor, out: Tensor | None = None) -> Tensor:
+        """Jᵀ J v, (d,): the Gauss–Newton product of the squared error, summed over the batch."""
+        return self.vjp(batch, self.jvp(batch, v), out)

@@ -1,0 +1,213 @@
+"""Compact tangent features: each layer's gradient, projected on both sides by fixed bases.
+
+For layer l with inputs a_l(s) and output gradients g_l(s) of 1ᵀh, the gradient is Σ_s g_l(s) a_l(s)ᵀ and
+
+    ψ_l = vec( R_gᵀ [Σ_s g_l(s) a_l(s)ᵀ] R_a ) / c_l,      ψ = (h / c_0, 1, ψ_1, ψ_2, …).
+
+R_a and R_g are the leading eigenvectors of the second moments of a_l and g_l **on core data**, each divided
+by σ^q, σ the root mean square along it (a few directions would else drown the rest), or seeded random
+orthonormal bases. c_l makes the mean squared norm of every part 1 on core data. Nothing here ever sees user
+data, so nothing here ever has to be forgotten.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from efface.alone import one_by_one
+from efface.errors import EffaceError, FormatError
+from efface.linear.taps import Tap, Tapped, Tapper, tap, taps_of
+from efface.network.activations import Activations
+from efface.network.tail import Tail
+
+BASES = ("core", "random")
+WHITEN = 0.75  # q: 0 leaves the bases orthonormal, 1 gives all directions one variance; see docs/method.md
+LEAST_SIGMA = (
+    1e-3  # of the largest: directions that core data hardly have are not blown up any further
+)
+
+
+@dataclass(frozen=True)
+class Projection:
+    """Bases and scales, in the order of the tail's taps. No taps: plain last-layer features."""
+
+    names: tuple[str, ...]
+    inputs: tuple[Tensor, ...]  # R_a, (width, r_a) each
+    gradients: tuple[Tensor, ...]  # R_g, (outputs, r_g) each
+    part_scales: Tensor  # (1 + taps,): c_0, c_1, …
+    num_pooled: int
+
+    @classmethod
+    def build(
+        cls,
+        tail: Tail,
+        calibration: Activations,
+        num_features: int = 4096,
+        *,
+        bases: str = "core",
+        whiten: float = WHITEN,
+        max_samples: int = 512,
+        seed: int = 0,
+    ) -> Projection:
+        """About ``num_features`` features: the pooled ones, a constant, and r² for each tapped layer.
+
+        What is left after the pooled features is shared equally by the layers: r = ⌊√(rest/layers)⌋.
+        ``num_features`` at or below the pooled size gives the last layer alone. ``whiten`` is q. Moments are
+        taken on at most ``max_samples`` calibration samples, evenly spaced: records often come sorted
+        by class.
+        """
+        if bases not in BASES:
+            raise EffaceError(f"unknown bases {bases!r}.", f"use one of {', '.join(BASES)}.")
+        pooled, taps = tail.head.in_features, taps_of(tail)
+        side = cls.side(tail, num_features)
+        taps = taps if side > 0 else []
+        samples = calibration[slice(None, None, max(1, -(-len(calibration) // max_samples)))]
+        if len(samples) == 0:
+            raise EffaceError("no samples to calibrate the projection on.", "give core records.")
+        seen = tap(tail, taps, samples)
+        taps = [t for t in taps if t.name in seen.names]
+        pairs = [
+            _bases(t, pair, len(samples), side, bases, whiten, seed + i)
+            for i, (t, pair) in _zip(taps, seen)
+        ]
+        raw = cls(
+            tuple(t.name for t in taps),
+            tuple(p[0] for p in pairs),
+            tuple(p[1] for p in pairs),
+            torch.ones(1 + len(taps)),
+            pooled,
+        )
+        norms = [part.square().sum(1).mean().sqrt() for part in raw._parts(taps, seen)]
+        scales = torch.stack([n if n > 0 else torch.ones(()) for n in norms])
+        return cls(raw.names, raw.inputs, raw.gradients, scales, pooled)
+
+    @staticmethod
+    def side(tail: Tail, num_features: int) -> int:
+        """r, of the r² features that each tapped layer gets."""
+        share = (num_features - tail.head.in_features - 1) // max(len(taps_of(tail)), 1)
+        return math.isqrt(max(share, 0)) if taps_of(tail) else 0
+
+    @property
+    def num_features(self) -> int:
+        sizes = [a.shape[1] * g.shape[1] for a, g in zip(self.inputs, self.gradients, strict=True)]
+        return self.num_pooled + 1 + sum(sizes)
+
+    @property
+    def bias(self) -> int:
+        """Index of the constant feature."""
+        return self.num_pooled
+
+    def rows(self, tail: Tail, activations: Activations) -> Tensor:
+        """ψ of every sample, (n, k) float32."""
+        rows = [psi for psi, _ in self.each(tail, activations)]
+        return torch.cat([torch.zeros(0, self.num_features), *rows])
+
+    def each(self, tail: Tail, activations: Activations) -> Iterator[tuple[Tensor, Tensor]]:
+        """ψ and the pooled features h of one sample after the other: (1, k) and (1, p) float32."""
+        taps = [t for t in taps_of(tail) if t.name in self.names]
+        if tuple(t.name for t in taps) != self.names:
+            raise FormatError("the projection belongs to another tail.", "rebuild it on this core.")
+
+        def make() -> Callable[[int], tuple[Tensor, Tensor]]:
+            # A tail of its own for every worker: taps are hooks, and would see each other's samples.
+            own = copy.deepcopy(tail)
+            own_taps = [t for t in taps_of(own) if t.name in self.names]
+            tapper = Tapper(own, own_taps)
+            return lambda i: self.row(tapper, activations[slice(i, i + 1)])
+
+        return one_by_one(make, len(activations))
+
+    def row(self, tapper: Tapper, sample: Tensor) -> tuple[Tensor, Tensor]:
+        """ψ and h of a batch seen through this tapper, in its type."""
+        seen = tapper(sample)
+        parts = self._parts(tapper.taps, seen)
+        scaled = [p / c for p, c in zip(parts, self.part_scales, strict=True)]
+        ones = torch.ones(len(scaled[0]), 1, dtype=scaled[0].dtype)
+        return torch.cat([scaled[0], ones, *scaled[1:]], dim=1), seen.features
+
+    def _parts(self, taps: list[Tap], seen: Tapped) -> list[Tensor]:
+        parts = [seen.features]
+        for i, (t, (x, g)) in _zip(taps, seen):
+            a = t.project(x, self.inputs[i], len(seen.features))  # (n, s, r_a)
+            b = t.gradient_rows(g, len(seen.features)) @ self.gradients[i]  # (n, s, r_g)
+            parts.append((b.transpose(1, 2) @ a).flatten(1))
+        return parts
+
+    def double(self) -> Projection:
+        """The same in float64."""
+        return replace(
+            self,
+            inputs=tuple(a.double() for a in self.inputs),
+            gradients=tuple(g.double() for g in self.gradients),
+            part_scales=self.part_scales.double(),
+        )
+
+    def to_tensors(self) -> dict[str, Tensor]:
+        tensors = {"part_scales": self.part_scales}
+        for i in range(len(self.names)):
+            tensors[f"inputs.{i}"] = self.inputs[i].contiguous()
+            tensors[f"gradients.{i}"] = self.gradients[i].contiguous()
+        return tensors
+
+    @classmethod
+    def from_tensors(
+        cls, tensors: Mapping[str, Tensor], names: tuple[str, ...], num_pooled: int
+    ) -> Projection:
+        return cls(
+            names,
+            tuple(tensors[f"inputs.{i}"] for i in range(len(names))),
+            tuple(tensors[f"gradients.{i}"] for i in range(len(names))),
+            tensors["part_scales"],
+            num_pooled,
+        )
+
+
+def _zip(taps: list[Tap], seen: Tapped):  # type: ignore[no-untyped-def]
+    return enumerate(zip(taps, seen.pairs, strict=True))
+
+
+def _bases(
+    t: Tap, pair: tuple[Tensor, Tensor], n: int, side: int, bases: str, whiten: float, seed: int
+) -> tuple[Tensor, Tensor]:
+    """R_a and R_g for one layer; no more columns than the layer has inputs or outputs."""
+    if bases == "random":
+        return _orthonormal(t.width, side, seed), _orthonormal(t.outputs, side, seed + 1000)
+    x, g = t.rows(pair[0], n).flatten(0, 1), t.gradient_rows(pair[1], n).flatten(0, 1)
+    a, b = leading_directions(x, side, seed), leading_directions(g, side, seed + 1000)
+    return whitened(a, x, whiten), whitened(b, g, whiten)
+
+
+def whitened(basis: Tensor, rows: Tensor, exponent: float) -> Tensor:
+    """Column j divided by σ_j^exponent, σ_j² the mean over ``rows`` of (row · column j)²."""
+    sigma = (rows @ basis).square().mean(0).sqrt()
+    largest = sigma.max()
+    if not largest > 0:
+        return basis
+    return (basis / sigma.clamp(min=LEAST_SIGMA * float(largest)) ** exponent).contiguous()
+
+
+def _orthonormal(size: int, count: int, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    matrix = torch.randn(size, min(count, size), generator=generator, dtype=torch.float64)
+    return torch.linalg.qr(matrix).Q.float()
+
+
+def leading_directions(rows: Tensor, count: int, seed: int, iterations: int = 4) -> Tensor:
+    """Leading eigenvectors of rowsᵀrows by seeded subspace iteration, (width, min(count, width)).
+
+    The basis need only be a good one, not an exact one: any fixed basis keeps forgetting exact.
+    """
+    width = rows.shape[1]
+    count = min(count, width)
+    basis = _orthonormal(width, min(count + 8, width), seed)
+    for _ in range(iterations):
+        basis = torch.linalg.qr(rows.T @ (rows @ basis)).Q
+    small = rows @ basis
+    values, vectors = torch.linalg.eigh(small.T @ small)
+    return (basis @ vectors[:, values.argsort(descending=True)[:count]]).contiguous()

@@ -1,0 +1,1 @@
+"""The model: core and user part together, and requests to it."""

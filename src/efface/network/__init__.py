@@ -1,0 +1,1 @@
+"""The frozen network: where it comes from, its core and tail, boundary activations, training."""

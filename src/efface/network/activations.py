@@ -1,0 +1,290 @@
+"""Boundary activations, computed once a record: a memory-mapped file of fixed-size rows.
+
+The file's directory is named by the prefix's digest, so another core never reads them; a row is found by
+the record's content digest, never by its file name. ``purge`` overwrites a record's row with zeros and
+frees its place: nothing of the record is left in the file.
+
+Before a row is written or zeroed, the index lists its place as pending; after a crash, opening the cache
+zeroes what is pending. So no row outlives its entry in the index, and no entry points to a zeroed row.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from efface.data.records import Records
+from efface.errors import EffaceError, FormatError
+from efface.files import PRIVATE, make_folder, mode_in, set_mode, write_bytes
+from efface.network.saved import is_digest
+
+# Floats in two widths; integers, which are what they are.
+DTYPES = ("float32", "float16", "uint8", "int16")
+Progress = Callable[[float, str], None]
+
+
+class Activations(Protocol):
+    """What problems need: rows by index, a tensor or a memory map alike."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: Tensor | slice) -> Tensor: ...
+
+
+class Rows:
+    """Some rows of a cache in a given order; indexing reads them from the map."""
+
+    def __init__(self, memory: np.ndarray, slots: np.ndarray) -> None:
+        self.memory, self.slots = memory, slots
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+    def __getitem__(self, index: Tensor | slice | np.ndarray) -> Tensor:
+        if isinstance(index, Tensor):
+            index = index.numpy()
+        return torch.from_numpy(np.asarray(self.memory[self.slots[index]]))
+
+    def select(self, index: np.ndarray) -> Rows:
+        return Rows(self.memory, self.slots[index])
+
+
+def gather(
+    records: Records,
+    cache: ActivationCache | None,
+    boundary: Callable[[Records], Tensor],
+    shape: Callable[[], Sequence[int]],
+    *,
+    batch_size: int = 32,
+    progress: Progress | None = None,
+) -> Activations:
+    """Activations of the records: from the cache where they are, else from ``boundary``, and kept there."""
+    todo = list(range(len(records))) if cache is None else cache.missing(records.digests)
+    parts = []
+    for start in range(0, len(todo), batch_size):
+        batch = records[todo[start : start + batch_size]]
+        rows = boundary(batch)
+        if cache is None:
+            parts.append(rows)
+        else:
+            cache.put(batch.digests, rows)
+        if progress is not None:
+            done = min(start + batch_size, len(todo))
+            progress(done / len(todo), f"activations {done}/{len(todo)}")
+    if cache is not None:
+        return cache.rows(records.digests)
+    return torch.cat(parts) if parts else torch.zeros(0, *shape())
+
+
+class ActivationCache:
+    """``directory/<key>/rows.bin`` and ``index.json``; ``key`` is the prefix's digest and the dtype."""
+
+    def __init__(
+        self,
+        directory: Path | str,
+        prefix_digest: str,
+        shape: Sequence[int],
+        dtype: str = "float32",
+        *,
+        recover: bool = True,
+    ) -> None:
+        """``recover=False`` only looks: nothing is written, not even to finish what a crash cut short."""
+        if not is_digest(prefix_digest):
+            raise EffaceError(f"{prefix_digest!r:.80} is no digest.", "pass core.prefix_digest.")
+        if dtype not in DTYPES:
+            raise EffaceError(
+                f"activations cannot be kept as {dtype!r}.", f"use one of {', '.join(DTYPES)}."
+            )
+        self.prefix_digest = prefix_digest
+        self.path = Path(directory) / f"{prefix_digest[:24]}-{dtype}"
+        self.shape, self.dtype = tuple(shape), np.dtype(dtype)
+        if recover:
+            make_folder(self.path)
+        self._slots, self._free, self._pending, self._capacity = self._read_index()
+        if recover:
+            self._recover()
+
+    @property
+    def _row_bytes(self) -> int:
+        return int(np.prod(self.shape)) * self.dtype.itemsize
+
+    @property
+    def _rows_path(self) -> Path:
+        return self.path / "rows.bin"
+
+    @property
+    def _index_path(self) -> Path:
+        return self.path / "index.json"
+
+    def __contains__(self, digest: str) -> bool:
+        return digest in self._slots
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    @property
+    def digests(self) -> set[str]:
+        return set(self._slots)
+
+    def missing(self, digests: Sequence[str]) -> list[int]:
+        """Positions in ``digests`` that have no row yet (the first of repeated ones only)."""
+        seen: set[str] = set()
+        result = []
+        for position, digest in enumerate(digests):
+            if digest not in self._slots and digest not in seen:
+                result.append(position)
+                seen.add(digest)
+        return result
+
+    def put(self, digests: Sequence[str], rows: Tensor) -> None:
+        """Keep one row a record; a record that has one already keeps its place."""
+        if tuple(rows.shape[1:]) != self.shape:
+            raise EffaceError(
+                f"activations of shape {tuple(rows.shape[1:])} do not fit this cache of {self.shape}.",
+                "preprocess all images to one size.",
+            )
+        values = self._narrow(rows)
+        new = [digest for digest in dict.fromkeys(digests) if digest not in self._slots]
+        self._pending = self._allocate(len(new))
+        self._write_index()
+        slots = {**self._slots, **dict(zip(new, self._pending, strict=True))}
+        memory = self._map("r+")
+        for digest, row in zip(digests, values, strict=True):
+            memory[slots[digest]] = row
+        memory.flush()
+        self._slots, self._pending = slots, []
+        self._write_index()
+
+    def _narrow(self, rows: Tensor) -> np.ndarray:
+        with np.errstate(over="ignore"):
+            values = rows.numpy().astype(self.dtype)
+        if self.dtype.kind in "iu":
+            return values
+        if np.isinf(values).any() and not torch.isinf(rows).any():
+            raise EffaceError(
+                f"activations up to {float(rows.abs().max()):.0f} do not fit {self.dtype}.",
+                "keep them as float32.",
+            )
+        return values
+
+    def rows(self, digests: Sequence[str]) -> Rows:
+        slots = np.array([self._slots[d] for d in digests], dtype=np.int64)
+        return Rows(self._map("r") if len(slots) else np.empty((0, *self.shape), self.dtype), slots)
+
+    def purge(self, digests: Sequence[str]) -> int:
+        """Zero the rows of these records and forget where they were; returns how many there were."""
+        present = [d for d in dict.fromkeys(digests) if d in self._slots]
+        if not present:
+            return 0
+        self._pending = [self._slots.pop(digest) for digest in present]
+        self._write_index()
+        self._recover()
+        return len(present)
+
+    def _recover(self) -> None:
+        """Zero and free the pending places; also drops an index that was never put in place."""
+        self._index_path.with_name("index.json.tmp").unlink(missing_ok=True)
+        if not self._pending:
+            return
+        self._claim()
+        memory = self._map("r+")
+        for slot in self._pending:
+            memory[slot] = 0
+        memory.flush()
+        with self._rows_path.open("rb") as file:
+            os.fsync(file.fileno())
+        self._free, self._pending = self._free + self._pending, []
+        self._write_index()
+
+    def _allocate(self, count: int) -> list[int]:
+        while len(self._free) < count:
+            grown = max(self._capacity, 64)
+            self._free += range(self._capacity, self._capacity + grown)
+            self._capacity += grown
+        self._claim()
+        taken, self._free = self._free[:count], self._free[count:]
+        return taken
+
+    def _claim(self) -> None:
+        """Make the file as long as its rows need.
+
+        They are written through a memory map, where a full disk would be a fatal signal: the place is
+        claimed now, so that it is an error.
+        """
+        size = self._capacity * self._row_bytes
+        handle = os.open(self._rows_path, os.O_RDWR | os.O_CREAT, PRIVATE)
+        try:
+            set_mode(handle, mode_in(self.path))
+            os.ftruncate(handle, size)
+            if size and hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(handle, 0, size)
+        finally:
+            os.close(handle)
+
+    def _map(self, mode: str) -> np.memmap:
+        return np.memmap(  # type: ignore[call-overload]
+            self._rows_path, dtype=self.dtype, mode=mode, shape=(self._capacity, *self.shape)
+        )
+
+    def _read_index(self) -> tuple[dict[str, int], list[int], list[int], int]:
+        if not self._index_path.is_file():
+            return {}, [], [], 0
+        try:
+            values = json.loads(self._index_path.read_bytes())
+            slots, free, pending = (
+                dict(values["slots"]),
+                list(values["free"]),
+                list(values["pending"]),
+            )
+            capacity, shape = int(values["capacity"]), tuple(values["shape"])
+            places = [*slots.values(), *free, *pending]
+            consistent = len(places) == capacity and sorted(places) == list(range(capacity))
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as problem:
+            raise self._damaged() from problem
+        if not consistent:
+            raise self._damaged()
+        if shape != self.shape:
+            raise EffaceError(
+                f"the cache at {self.path.name} holds rows of shape {shape}, not {self.shape}.",
+                "use another cache directory, or delete this one.",
+            )
+        found = self._rows_path.stat().st_size if self._rows_path.is_file() else 0
+        if slots and found < capacity * self._row_bytes:
+            raise self._damaged()
+        return slots, free, pending, capacity
+
+    def _damaged(self) -> FormatError:
+        message = f"the index of activations in {self.path.name} does not fit the rows."
+        return FormatError(message, "restore it from a copy.")
+
+    def digest_of(self, digests: Sequence[str]) -> str:
+        """SHA-256 of these records' digests and rows, in order."""
+        result, rows = hashlib.sha256(), self.rows(digests)
+        for digest, row in zip(digests, (rows.memory[slot] for slot in rows.slots), strict=True):
+            result.update(digest.encode() + np.ascontiguousarray(row).tobytes())
+        return result.hexdigest()
+
+    def is_tidy(self) -> bool:
+        """Whether every place that belongs to no record holds zeros, and none is pending."""
+        if self._pending or not self._capacity or not self._rows_path.is_file():
+            return not self._pending
+        memory = self._map("r")
+        return not any(memory[slot].any() for slot in self._free)
+
+    def _write_index(self) -> None:
+        values = {
+            "shape": self.shape,
+            "capacity": self._capacity,
+            "slots": self._slots,
+            "free": self._free,
+            "pending": self._pending,
+        }
+        write_bytes(self._index_path, json.dumps(values).encode())

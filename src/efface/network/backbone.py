@@ -1,0 +1,285 @@
+"""Backbones: where a network comes from, how its images are prepared, and the steps it is made of.
+
+``cnn``                      a small built-in network for digits
+``hf:DIR_OR_ID``             a transformers image classifier (no torchvision needed)
+``timm:NAME``                a timm model (extra ``timm``)
+``torch:module.path:callable``  any callable that returns an nn.Module
+an ``nn.Module``             with the name of the first module to linearise as boundary
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from efface.data.preprocess import Preprocess
+from efface.errors import BackboneError, FormatError
+from efface.network import blocks, saved
+from efface.network.families import Step, cut
+from efface.network.saved import HF_NAMES, plain_config
+
+SPARE = 1 << 24  # weights that building may need beyond those in the file (a head, folded norms)
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """A network as steps (all but the head), with its preprocessing.
+
+    ``source`` holds what is needed to build the same architecture again without the original files
+    (the weights themselves travel in the model's own safetensors).
+    """
+
+    spec: str
+    steps: tuple[Step, ...]
+    preprocess: Preprocess
+    source: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def names(self) -> list[str]:
+        return [step.name for step in self.steps]
+
+    def boundary(self, linearize: str) -> int:
+        """Index of the first step of the tail; ``len(steps)`` means the head alone."""
+        positions = [i for i, step in enumerate(self.steps) if step.is_block]
+        if linearize == "head":
+            return len(self.steps)
+        if linearize == "all":
+            return 0
+        if linearize in ("last-block", "last-stage") and not positions:
+            raise BackboneError(f"{self.spec}: no blocks found.", "name the boundary instead.")
+        if linearize == "last-block":
+            return positions[-1]
+        if linearize == "last-stage":
+            last = self.steps[positions[-1]].stage
+            return next(i for i in positions if self.steps[i].stage == last)
+        return self._named(linearize)
+
+    def _named(self, name: str) -> int:
+        for i, step in enumerate(self.steps):
+            if step.name == name or step.name.startswith(name + "."):
+                return i
+        raise BackboneError(
+            f"{self.spec} has no step named {name!r}.",
+            f"use head, last-block, last-stage, all, or one of: {', '.join(self.names)}.",
+        )
+
+
+def load_backbone(
+    backbone: str | nn.Module | Backbone,
+    *,
+    boundary: str | None = None,
+    preprocess: Preprocess | None = None,
+    source: dict[str, Any] | None = None,
+    seed: int = 0,
+    spec: str = "module",
+) -> Backbone:
+    """Load ``backbone``. ``source`` (from a saved model) rebuilds the architecture without files.
+
+    ``spec`` is how a module that is given as such is called.
+    """
+    if isinstance(backbone, Backbone):
+        return backbone
+    if isinstance(backbone, nn.Module):
+        return _wrap(spec, backbone, boundary, preprocess or Preprocess(), source or {})
+    # Networks with random weights are the same for the same seed, whatever ran before.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        net, prep, source = _load_named(backbone, source)
+    return _wrap(backbone, net, boundary, preprocess or prep, source)
+
+
+def _load_named(
+    backbone: str, source: dict[str, Any] | None
+) -> tuple[nn.Module, Preprocess, dict[str, Any]]:
+    kind, _, rest = backbone.partition(":")
+    if kind == "cnn" and not rest:
+        return blocks.digits_cnn(), Preprocess(0, 0, 1, (0.5,), (0.5,)), {}
+    if kind == "hf":
+        return _load_hf(rest, source)
+    if kind == "timm":
+        return _load_timm(rest, pretrained=source is None)
+    if kind == "torch":
+        return _load_callable(rest), Preprocess(), {}
+    raise BackboneError(
+        f"unknown backbone {backbone!r}.",
+        "use cnn, hf:DIR_OR_ID, timm:NAME or torch:module.path:callable.",
+    )
+
+
+def _wrap(
+    spec: str, net: nn.Module, boundary: str | None, prep: Preprocess, source: dict[str, Any]
+) -> Backbone:
+    steps = cut(net.eval(), boundary)
+    return Backbone(spec, tuple(steps), prep, source)
+
+
+def _load_hf(where: str, source: dict[str, Any] | None) -> tuple[nn.Module, Preprocess, dict]:
+    try:
+        from transformers import AutoConfig
+        from transformers.utils import logging
+    except ImportError as error:
+        raise BackboneError(
+            f"transformers is not installed ({error}).", "pip install 'efface[hf]'."
+        ) from error
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    if source:
+        return build_hf(source["config"]), Preprocess(), source
+    try:
+        # Nothing of the folder is run: no code of its own, and only settings that describe a network
+        # (others choose kernels from the hub, or classes by name).
+        given = AutoConfig.from_pretrained(where, trust_remote_code=False)
+        values = json.loads(given.to_json_string(use_diff=False))
+        described = plain_config(values)
+        config = _hf_config(described, num_labels=max(1, len(values.get("id2label") or ())))
+        # float32 from the start: in float16, as many files are, a BatchNorm's variance overflows.
+        net = _hf_class(described["model_type"]).from_pretrained(
+            where, config=config, dtype=torch.float32, trust_remote_code=False, weights_only=True
+        )
+    except Exception as error:
+        raise BackboneError(
+            f"transformers cannot load {where!r}: {error}",
+            "give a directory with config.json and model.safetensors, or a model id you have cached.",
+        ) from error
+    try:
+        prepare = _hf_preprocess(Path(where), net)
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
+        raise BackboneError(
+            f"preprocessor_config.json of {where!r} is not as it should be: {error}",
+            "correct it, or remove it: the usual preprocessing is used then.",
+        ) from error
+    return net.float(), prepare, {"config": described}
+
+
+def build_hf(config: Mapping[str, Any]) -> nn.Module:
+    """A network of a family that ``saved`` lists, with random weights, from checked settings alone."""
+    described = plain_config(config)
+    net: nn.Module = _hf_class(described["model_type"])(_hf_config(described))
+    return net
+
+
+def check_size(values: Mapping[str, Any], num_weights: int) -> None:
+    """Refuse an architecture that has far more weights than the file: it would only fill the memory."""
+    source = values["source"] or {}
+    if "config" not in source or values["backbone"] != "hf:saved":
+        return
+    try:
+        with torch.device("meta"):  # shapes without memory
+            net = build_hf(source["config"])
+    except FormatError:
+        raise
+    except Exception as error:  # whatever a constructor says about sizes that do not fit together
+        raise FormatError(
+            f"the saved network cannot be built: {error!s:.200}", saved.RESTORE
+        ) from error
+    asked = sum(p.numel() for p in net.parameters())
+    if asked > 2 * num_weights + SPARE:
+        message = f"the saved network has {asked:,} weights, its file {num_weights:,}."
+        raise FormatError(message, saved.RESTORE)
+
+
+def _hf_class(family: str) -> Any:
+    """By name: transformers' Auto classes would look for code that the configuration names."""
+    import transformers
+
+    return getattr(transformers, f"{HF_NAMES[family]}ForImageClassification")
+
+
+def _hf_config(described: Mapping[str, Any], **more: Any) -> Any:
+    from transformers import AutoConfig
+
+    values = dict(described)
+    return AutoConfig.for_model(values.pop("model_type"), **values, **more)
+
+
+def _hf_preprocess(directory: Path, net: nn.Module) -> Preprocess:
+    """From preprocessor_config.json where there is one; else ImageNet's usual 256 → 224."""
+    path = directory / "preprocessor_config.json"
+    size = getattr(net.config, "image_size", 224)
+    side = size if isinstance(size, int) else size[0]
+    if not path.is_file():
+        return Preprocess(resize=round(side * 256 / 224), crop=side)
+    values = json.loads(path.read_text())
+    crop = _side(values.get("crop_size"), side)
+    resize = _side(values.get("size"), round(crop * 256 / 224))
+    if values.get("crop_pct"):
+        resize = round(crop / values["crop_pct"])
+    return Preprocess(
+        resize=resize,
+        crop=min(crop, resize),
+        mean=tuple(values.get("image_mean", Preprocess().mean)),
+        std=tuple(values.get("image_std", Preprocess().std)),
+        interpolation="bicubic" if values.get("resample") == 3 else "bilinear",
+    )
+
+
+def _side(value: Any, default: int) -> int:
+    if isinstance(value, dict):
+        return int(value.get("shortest_edge") or value.get("height") or default)
+    return int(value) if value else default
+
+
+def _load_timm(name: str, pretrained: bool) -> tuple[nn.Module, Preprocess, dict]:
+    try:
+        import timm
+    except (ImportError, RuntimeError) as error:
+        fix = "pip install 'efface[timm]'."
+        if "torchvision" in str(error):
+            fix = "the installed torchvision does not match torch: install the build made for it."
+        raise BackboneError(f"timm cannot be imported ({error}).", fix) from error
+    net = timm.create_model(name, pretrained=pretrained)
+    values = timm.data.resolve_model_data_config(net)
+    crop = values["input_size"][-1]
+    prep = Preprocess(
+        resize=round(crop / values["crop_pct"]),
+        crop=crop,
+        channels=values["input_size"][0],
+        mean=tuple(values["mean"]),
+        std=tuple(values["std"]),
+        interpolation="bicubic" if values["interpolation"] == "bicubic" else "bilinear",
+    )
+    return net, prep, {"timm": name}
+
+
+def trusted_module(name: str | None) -> nn.Module | None:
+    """The network that ``--trust-module NAME`` names (``module.path:callable``): this imports and runs it."""
+    return None if name is None else _load_callable(name.removeprefix("torch:"))
+
+
+def _load_callable(path: str) -> nn.Module:
+    module_name, _, attribute = path.partition(":")
+    if not attribute:
+        raise BackboneError(f"torch:{path} names no callable.", "write torch:module.path:callable.")
+    try:
+        target = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError) as error:
+        raise BackboneError(
+            f"cannot import {path}: {error}", "check the module path and that it is installed."
+        ) from error
+    net = target() if callable(target) and not isinstance(target, nn.Module) else target
+    if not isinstance(net, nn.Module):
+        raise BackboneError(f"{path} returned a {type(net).__name__}.", "return an nn.Module.")
+    return net
+
+
+@contextmanager
+def forward_ad_kernels() -> Iterator[None]:
+    """Attention through the math kernel: the fused CPU kernels have no forward-mode derivative."""
+    with sdpa_kernel(SDPBackend.MATH):
+        yield

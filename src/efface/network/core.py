@@ -1,0 +1,510 @@
+"""The core: a pretrained network, cut into a frozen prefix and the tail that will be linearised.
+
+Core weights are trained on core data only, with cross-entropy, then frozen; they never have to forget.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from efface import files
+from efface.alone import one_by_one
+from efface.data.preprocess import Preprocess
+from efface.data.records import Records
+from efface.digests import tensors_digest
+from efface.errors import BackboneError, EffaceError, FormatError, RecordError
+from efface.network import blocks, saved
+from efface.network.activations import ActivationCache, Activations, gather
+from efface.network.backbone import Backbone, check_size, forward_ad_kernels, load_backbone
+from efface.network.mirror import MirroredPrefix, MirroredTail
+from efface.network.tail import Tail
+from efface.network.targets import one_hot
+from efface.network.training import Progress, Stage, train
+
+SCHEMA = "efface.core/1"
+STATISTICS = "statistics."  # in the file, before the names of what folding kept of the prefix
+
+
+class Core:
+    """f_core(x) = head(tail(prefix(x))).
+
+    Args:
+        backbone: ``cnn``, ``hf:DIR_OR_ID``, ``timm:NAME``, ``torch:module:callable`` or a module.
+        classes: the class names, in the order of the logits.
+        linearize: where the tail begins: head, last-block, last-stage, all, or a step's name.
+        leaky_slope: ReLU becomes LeakyReLU of this slope in the tail (the paper's change; None keeps it).
+        fold_batchnorm: fold frozen BatchNorms into their convolutions (faster; the user weights are then
+            perturbations of the folded weights).
+        mirror: read every image twice, as it is and mirrored, and average the features: better for photos of
+            things that have no fixed side (CUB: + 1.8 points), at twice the time an image.
+    """
+
+    def __init__(
+        self,
+        backbone: str | nn.Module | Backbone = "cnn",
+        *,
+        classes: Sequence[str],
+        linearize: str = "last-block",
+        leaky_slope: float | None = 0.01,
+        fold_batchnorm: bool = True,
+        mirror: bool = False,
+        preprocess: Preprocess | None = None,
+        seed: int = 0,
+        source: dict[str, Any] | None = None,
+        spec: str = "module",
+    ) -> None:
+        if len(set(classes)) != len(classes) or len(classes) < 2:
+            raise EffaceError(
+                f"need at least two distinct classes, got {list(classes)[:5]}.",
+                "give data of two classes or more (in Python: classes=records.classes).",
+            )
+        named = linearize not in ("head", "last-block", "last-stage", "all")
+        loaded = load_backbone(
+            backbone,
+            boundary=linearize if named else None,
+            preprocess=preprocess,
+            source=source,
+            seed=seed,
+            spec=spec,
+        )
+        self.backbone, self.classes, self.linearize = loaded, tuple(classes), linearize
+        self.leaky_slope, self.fold, self.seed = leaky_slope, fold_batchnorm, seed
+        self.mirror = mirror
+        self._split(loaded)
+        self.report: list[str] = []
+        self.records: Records | None = None  # what it was fitted on; not saved
+
+    def _split(self, backbone: Backbone) -> None:
+        at = backbone.boundary(self.linearize)
+        steps = copy.deepcopy(backbone.steps)
+        prefix, tail = (MirroredPrefix, MirroredTail) if self.mirror else (nn.Sequential, Tail)
+        self.prefix = prefix(*[s.module for s in steps[:at]]).eval()
+        width = self._feature_width(steps)
+        head = nn.Linear(width, len(self.classes))
+        nn.init.zeros_(head.weight)
+        nn.init.zeros_(head.bias)
+        self.tail: Tail = tail(steps[at:], head).eval()
+        if self.fold:
+            blocks.fold_batchnorm(self.prefix)
+            blocks.fold_batchnorm(self.tail)
+        if self.leaky_slope is not None:
+            blocks.leaky_activations(self.tail, self.leaky_slope)
+        self.prefix.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.freeze()
+
+    def _feature_width(self, steps: Sequence[Any]) -> int:
+        side = self.image_side
+        x = torch.zeros(1, self.backbone.preprocess.channels, side, side)
+        try:
+            with torch.no_grad():
+                for step in steps:
+                    x = step.module.eval()(x)
+        except (RuntimeError, TypeError, ValueError, AttributeError) as error:
+            raise BackboneError(
+                f"{self.backbone.spec} does not run on a {side} × {side} image: {error}",
+                "check the preprocessing's size and channels, and run `efface check` on it.",
+            ) from error
+        if x.dim() != 2:
+            raise BackboneError(
+                f"the features of {self.backbone.spec} have shape {tuple(x.shape)}, not (n, p).",
+                "end the network in pooling and flattening before its Linear head.",
+            )
+        return int(x.shape[1])
+
+    @property
+    def image_side(self) -> int:
+        """The side of the images that come in, as far as the preprocessing fixes it."""
+        return self.backbone.preprocess.crop or self.backbone.preprocess.resize or 8
+
+    # --- training ---------------------------------------------------------------------------------
+
+    def fit(
+        self,
+        records: Records,
+        stages: Sequence[Stage] | None = None,
+        *,
+        calibrate_to: float | None = None,
+        cache: ActivationCache | None = None,
+        progress: Progress | None = None,
+    ) -> Core:
+        """Train on core records, stage after stage, then freeze. Classes without core data keep zeros."""
+        if len(records) == 0:
+            raise EffaceError(
+                "no core records to train on.",
+                "choose a core fraction, or leave out fit(): the pretrained features are the core then.",
+            )
+        labels = self.labels(records)
+        present = torch.unique(labels)
+        absent = [c for i, c in enumerate(self.classes) if i not in set(present.tolist())]
+        if absent:
+            self.report.append(f"no core data for: {', '.join(absent)} (their head rows stay zero)")
+        stages = tuple(stages) if stages is not None else self.default_stages()
+        self.records = records
+        factor = 1.0
+        if calibrate_to is not None and len(records) >= 5 * len(present):
+            factor = self._calibrate(records, stages, calibrate_to, cache)
+        for stage in stages:
+            self._run(stage, records, labels, present, cache, progress)
+        with torch.no_grad():
+            self.tail.head.weight.mul_(factor)
+            self.tail.head.bias.mul_(factor)
+        self.freeze()
+        return self
+
+    def _calibrate(
+        self,
+        records: Records,
+        stages: Sequence[Stage],
+        target: float,
+        cache: ActivationCache | None,
+    ) -> float:
+        """The factor that brings the logits to the scale of the user part's targets.
+
+        Cross-entropy drives the logits of the samples it sees without limit; on new ones they are then
+        too sure, and the user part would have to undo it. A copy of this core is trained on four fifths
+        of the core records and τ = argmin Σ‖τ z − y‖² is taken on the rest (z, y centred over classes,
+        y = ``target`` · one-hot). A positive factor changes no prediction of the core.
+        """
+        held_out = every_fifth(records)
+        trial = copy.deepcopy(self)
+        rest = records[(~held_out).nonzero()[0]]
+        trial.fit(rest, stages, calibrate_to=None, cache=cache)
+        test = records[held_out.nonzero()[0]]
+        z = trial.logits_of(trial.activations(test, trial.usable(cache))).double()
+        y = one_hot(torch.from_numpy(test.labels), len(self.classes), target)
+        z, y = z - z.mean(1, keepdim=True), y - y.mean(1, keepdim=True)
+        power = float((z * z).sum())
+        factor = float((z * y).sum()) / power if power > 0 else 1.0
+        if factor <= 0:
+            return 1.0
+        self.report.append(f"core logits scaled by {factor:.4g} (found on held-out core records)")
+        return factor
+
+    def usable(self, cache: ActivationCache | None) -> ActivationCache | None:
+        """``cache`` if its activations are those of this core, else None.
+
+        After a stage that trained the prefix, the caller's cache is that of the old one.
+        """
+        known = cache is not None and cache.prefix_digest == self.prefix_digest
+        return cache if known else None
+
+    def default_stages(self) -> tuple[Stage, ...]:
+        """From scratch for the built-in network; a new head for a pretrained one."""
+        if self.backbone.spec == "cnn":
+            return (Stage("all", epochs=40, lr=0.05),)
+        return (Stage("head", epochs=60, lr=0.01),)
+
+    def _run(
+        self,
+        stage: Stage,
+        records: Records,
+        labels: Tensor,
+        present: Tensor,
+        cache: ActivationCache | None,
+        progress: Progress | None,
+    ) -> None:
+        if stage.train == "all":
+            network: nn.Module = nn.Sequential(self.prefix, self.tail)
+            inputs = self.images(records)
+        else:
+            network = self.tail
+            inputs = _tensor(self.activations(records, self.usable(cache)))
+        if stage.train == "head":
+            with torch.no_grad():
+                inputs = torch.cat([self.tail.features(_copy(x)) for x in inputs.split(64)])
+            network = self.tail.head
+        network.requires_grad_(True)
+        train(
+            network,
+            network.parameters(),
+            inputs.float(),
+            labels,
+            stage,
+            classes=present,
+            seed=self.seed,
+            progress=progress,
+        )
+        if stage.train == "all":
+            blocks.replace_statistics(self.prefix, {})  # its outputs are no longer those
+        self.freeze()
+
+    def freeze(self) -> None:
+        self._prefix_digest: str | None = None  # the weights may have moved
+        for module in (self.prefix, self.tail):
+            module.eval().requires_grad_(False)
+
+    # --- use --------------------------------------------------------------------------------------
+
+    def labels(self, records: Records) -> Tensor:
+        """Class indices (n,); refuses records whose classes would be numbered differently."""
+        if tuple(records.classes) != self.classes:
+            raise EffaceError(
+                "the records' classes differ from the core's.",
+                "build the core with records.classes.",
+            )
+        return torch.from_numpy(records.labels)
+
+    def images(self, records: Records) -> Tensor:
+        """Decoded and preprocessed, (n, channels, h, w); an unreadable image names its record."""
+        return self._stacked(records, self.backbone.preprocess)
+
+    def pixels(self, records: Records) -> Tensor:
+        """Decoded, resized and cropped, (n, channels, h, w) uint8."""
+        return self._stacked(records, self.backbone.preprocess.pixels)
+
+    def _stacked(self, records: Records, prepare: Callable[[np.ndarray], np.ndarray]) -> Tensor:
+        arrays = [prepare(record.image()) for record in records]
+        for record, array in zip(records, arrays, strict=True):
+            if array.shape != arrays[0].shape:
+                raise RecordError(
+                    record.id,
+                    f"is {array.shape[1]} × {array.shape[2]} after preprocessing, others are "
+                    f"{arrays[0].shape[1]} × {arrays[0].shape[2]}.",
+                    "set a resize and crop in the preprocessing.",
+                )
+        return torch.from_numpy(_stack(arrays))
+
+    @torch.no_grad()
+    def activations(
+        self,
+        records: Records,
+        cache: ActivationCache | None = None,
+        *,
+        batch_size: int = 32,
+        progress: Progress | None = None,
+    ) -> Activations:
+        """Boundary activations of the records: from the cache where they are, else computed."""
+        if cache is not None and cache.prefix_digest != self.prefix_digest:
+            raise EffaceError(
+                "the cache holds activations of another core, or of this one before training.",
+                "use core.cache(directory) of this core.",
+            )
+        return gather(
+            records,
+            cache,
+            lambda batch: self.each_boundary(self.images(batch)),
+            lambda: self.boundary_shape,
+            batch_size=batch_size,
+            progress=progress,
+        )
+
+    def each_boundary(self, images: Tensor) -> Tensor:
+        """The prefix on preprocessed images one by one, (n, *boundary_shape): no image depends on another."""
+        return torch.cat(list(one_by_one(lambda: partial(self._boundary_of, images), len(images))))
+
+    @torch.no_grad()
+    def _boundary_of(self, images: Tensor, i: int) -> Tensor:
+        return self.boundary(images[i : i + 1].clone())
+
+    def boundary(self, images: Tensor) -> Tensor:
+        """The prefix on preprocessed images, all at once, (n, *boundary_shape)."""
+        with forward_ad_kernels():
+            return self.prefix(images.to(memory_format=torch.channels_last)).contiguous()
+
+    @property
+    def boundary_shape(self) -> tuple[int, ...]:
+        """Shape of one record's boundary activation."""
+        image = torch.zeros(1, self.backbone.preprocess.channels, self.image_side, self.image_side)
+        with torch.no_grad():
+            return tuple(self.boundary(image).shape[1:])
+
+    def cache(self, directory: Path | str, dtype: str = "float32") -> ActivationCache:
+        """The activation cache for this core's prefix below ``directory``."""
+        return ActivationCache(directory, self.prefix_digest, self.boundary_shape, dtype)
+
+    def logits_of(self, activations: Activations) -> Tensor:
+        """f_core on boundary activations, one by one, (n, c)."""
+        return self._each(self.tail, activations, len(self.classes))
+
+    def features_of(self, activations: Activations) -> Tensor:
+        """Pooled features h on boundary activations, one by one, (n, p)."""
+        return self._each(self.tail.features, activations, self.tail.head.in_features)
+
+    def _each(
+        self, function: Callable[[Tensor], Tensor], activations: Activations, width: int
+    ) -> Tensor:
+        @torch.no_grad()
+        def call(i: int) -> Tensor:
+            with forward_ad_kernels():
+                return function(_copy(activations[i : i + 1]))
+
+        rows = one_by_one(lambda: call, len(activations))
+        return torch.cat([torch.zeros(0, width), *rows])
+
+    def logits(self, records: Records, cache: ActivationCache | None = None) -> Tensor:
+        return self.logits_of(self.activations(records, cache))
+
+    def accuracy(self, records: Records, cache: ActivationCache | None = None) -> float:
+        if len(records) == 0:
+            raise EffaceError("no records to evaluate on.", "check the split's name.")
+        labels = self.labels(records)
+        return float((self.logits(records, cache).argmax(1) == labels).float().mean())
+
+    # --- identity and files -----------------------------------------------------------------------
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        spec = self.backbone.spec
+        return {
+            "schema": SCHEMA,
+            # A local folder's path is this machine's business; the architecture travels in `source`.
+            "backbone": "hf:saved" if spec.startswith("hf:") else spec,
+            "source": self.backbone.source,
+            "classes": list(self.classes),
+            "linearize": self.linearize,
+            "leaky_slope": self.leaky_slope,
+            "fold_batchnorm": self.fold,
+            "preprocess": self.backbone.preprocess.to_dict(),
+            "seed": self.seed,
+            # Only where it is on: a core without it keeps the digest it has always had.
+            **({"mirror": True} if self.mirror else {}),
+        }
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """All weights and buffers, the names prefixed by the part they belong to."""
+        parts = {"prefix": self.prefix, "tail": self.tail}
+        return {f"{p}.{k}": v for p, m in parts.items() for k, v in m.state_dict().items()}
+
+    @property
+    def statistics(self) -> dict[str, Tensor]:
+        """What the BatchNorms that were folded into the prefix had recorded; see ``synthetic``."""
+        kept = blocks.folded_statistics(self.prefix)
+        return {f"{STATISTICS}{name}": value for name, value in kept.items()}
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the weights and settings: the same before and after fitting and forgetting."""
+        return tensors_digest(self.tensors, self.settings)
+
+    @property
+    def prefix_digest(self) -> str:
+        """SHA-256 of what boundary activations depend on: the prefix and the preprocessing."""
+        if self._prefix_digest is None:
+            weights = {k: v for k, v in self.tensors.items() if k.startswith("prefix.")}
+            names = self.backbone.names[: self.backbone.boundary(self.linearize)]
+            # The module's text holds what has no weights: activations, strides, pooling.
+            values = {"prep": self.settings["preprocess"], "steps": names, "net": str(self.prefix)}
+            self._prefix_digest = tensors_digest(weights, values)
+        return self._prefix_digest
+
+    def save(self, directory: Path | str) -> None:
+        """``core.json`` and ``core.safetensors``."""
+        directory = Path(directory)
+        kept = self.statistics
+        files.write_tensors(directory / "core.safetensors", self.tensors | kept)
+        values = {**self.settings, "digest": self.digest}
+        # Beside the digest, not in it: predictions do not depend on them, and older cores have none.
+        values |= {"statistics_digest": tensors_digest(kept)} if kept else {}
+        files.write_json(directory / "core.json", values)
+
+    @classmethod
+    def load(cls, directory: Path | str, module: nn.Module | None = None) -> Core:
+        """Read a saved core; ``module`` is needed only if the backbone was an nn.Module object or code.
+
+        Files are data: no code that they name is run (see ``saved``), and nothing is built before the
+        digests are checked.
+        """
+        directory = Path(directory)
+        values = files.read_json(directory / "core.json", SCHEMA)
+        changed = FormatError(
+            f"the core in {directory.name} does not have the digest it was saved with.",
+            "restore the files from a copy; they were changed after saving.",
+        )
+        try:
+            saved.check_core(values, module_given=module is not None)
+            tensors = files.read_tensors(directory / "core.safetensors")
+            if not _has_digests(values, tensors):
+                raise changed
+            check_size(values, sum(tensor.numel() for tensor in tensors.values()))
+            core = cls._build(values, module)
+        except (KeyError, TypeError) as error:
+            raise FormatError(
+                f"core.json in {directory.name} is not as it was saved: {error!r}.",
+                "restore the files from a copy.",
+            ) from error
+        core.load_tensors(tensors)
+        if core.digest != values["digest"]:
+            raise changed
+        return core
+
+    @classmethod
+    def _build(cls, values: dict[str, Any], module: nn.Module | None) -> Core:
+        return cls(
+            module if module is not None else values["backbone"],
+            classes=values["classes"],
+            linearize=values["linearize"],
+            leaky_slope=values["leaky_slope"],
+            fold_batchnorm=values["fold_batchnorm"],
+            mirror=values.get("mirror", False),
+            preprocess=Preprocess.from_dict(values["preprocess"]),
+            seed=values["seed"],
+            source=values["source"] or None,
+            spec=values["backbone"],
+        )
+
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        """Weights, and what folding kept beside them if ``tensors`` have it."""
+        try:
+            for name, module in (("prefix.", self.prefix), ("tail.", self.tail)):
+                module.load_state_dict(_below(name, tensors))
+                blocks.replace_statistics(module, {})
+            blocks.replace_statistics(self.prefix, _below(STATISTICS, tensors))
+        except (RuntimeError, AttributeError) as error:
+            raise FormatError(f"core weights do not fit the network: {error}") from error
+        self.freeze()
+
+    def __repr__(self) -> str:
+        return (
+            f"Core({self.backbone.spec!r}, {len(self.classes)} classes, "
+            f"linearize={self.linearize!r}, digest={self.digest[:12]})"
+        )
+
+
+def _has_digests(values: dict[str, Any], tensors: dict[str, Tensor]) -> bool:
+    """Whether weights and settings are those that were saved, from the files alone."""
+    beside = ("digest", "statistics_digest")
+    settings = {name: value for name, value in values.items() if name not in beside}
+    kept = {name: tensor for name, tensor in tensors.items() if name.startswith(STATISTICS)}
+    weights = {name: tensor for name, tensor in tensors.items() if name not in kept}
+    found = tensors_digest(kept) if kept else None
+    same = tensors_digest(weights, settings) == values["digest"]
+    return same and found == values.get("statistics_digest")
+
+
+def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)}
+
+
+def _stack(arrays: list[np.ndarray]) -> np.ndarray:
+    return np.stack(arrays) if arrays else np.zeros((0, 1, 1, 1), dtype=np.float32)
+
+
+def _copy(activations: Tensor) -> Tensor:
+    """float32, never the caller's memory: the tail may begin with a module that works in place."""
+    return activations.to(torch.float32, copy=True)
+
+
+def every_fifth(records: Records) -> NDArray[np.bool_]:
+    """A mask of about one record in five of every class, in the order of their content digests.
+
+    For holding core records out: it depends on the records' content alone, and a class of one has none.
+    """
+    mask = np.zeros(len(records), dtype=bool)
+    for label in np.unique(records.labels):
+        members = sorted(np.flatnonzero(records.labels == label), key=lambda i: records.digests[i])
+        mask[members[::5]] = len(members) > 1
+    return mask
+
+
+def _tensor(activations: Activations) -> Tensor:
+    return activations[slice(0, len(activations))]

@@ -1,0 +1,130 @@
+"""``(G + Λ) Z = B`` without a rounding: residuals from matrix products whose sums float64 holds.
+
+With power-of-two scales the ridge system ``(S G S + λ D) Θ = S B T`` is that of integers,
+``Z = S Θ T⁻¹``, ``Λ = λ D S⁻²``, and residuals are ``r = S ρ T`` with ``ρ = B − (G + Λ) Z``.
+
+A correction of Z is rounded to a few multiples of a power of two u, column by column, so coarse that
+
+    Σ_j |G_ij| |d_j| < 2^53 u   for every i.
+
+Every partial sum of ``G d``, in whatever order and with or without fused multiplication, is then a multiple
+of u below 2^53 u, which float64 holds: the product is exact on every machine at every thread count. It costs
+one product of matrices, as an inexact one does, and what is rounded off the correction is left to the next.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from efface.parts.compact.expansion import Expansion, Floats
+from efface.parts.compact.statistics import Statistics
+
+HELD_BITS = 52  # sums are kept below 2^52 u before rounding, which leaves a factor of 2 for it
+PART_BITS = 25  # of a rounded correction: times 26 bits of Λ it fits into float64
+LEAST_BITS = 10  # G is cut into slices if fewer bits of a correction would be left
+SLICED_BITS = 16  # and this many are left then
+
+
+def powers_above(values: Floats) -> Floats:
+    """The least ``2^e > value`` for each value > 0; 1 where it is 0."""
+    powers: Floats = np.ldexp(1.0, np.frexp(values)[1])
+    return powers
+
+
+@dataclass(frozen=True, eq=False)
+class IntegerSystem:
+    """``(G + Λ) Z = B``; arrays of weights and residuals have a row for each output, (c, k).
+
+    ``Σ_j |G_ij| |z_j| <= height Σ_j reach_j |z_j|`` for all i. For the whole of G that is Cauchy and Schwarz,
+    ``|G_ij| <= √G_ii √G_jj``, which holds because G is a sum of q qᵀ. Entries so large that no bits would
+    be left for z are cut into slices of ``width`` bits, none above ``height = 2^(width − 1)``.
+    """
+
+    statistics: Statistics
+    ridge: tuple[Floats, Floats]  # Λ = high + low, 26 bits each, (k,)
+    reach: Floats  # (k,)
+    height: float
+    width: int | None
+
+    @classmethod
+    def build(cls, statistics: Statistics, ridge: Floats) -> IntegerSystem:
+        """``ridge`` is the diagonal of Λ, (k,) float64."""
+        shifted = ridge * (2.0**27 + 1)  # Veltkamp's splitting
+        high = shifted - (shifted - ridge)
+        split = (high, ridge - high)
+        roots = np.array([math.sqrt(value) for value in statistics.diagonal()])
+        height = float(roots.max())
+        if height * float(roots.sum()) <= 2.0 ** (HELD_BITS - LEAST_BITS):
+            return cls(statistics, split, roots, height, None)
+        width = HELD_BITS - SLICED_BITS - math.ceil(math.log2(len(ridge)))
+        return cls(statistics, split, np.ones_like(ridge), 2.0 ** (width - 1), width)
+
+    def right_hand_side(self) -> Expansion:
+        """B, (c, k)."""
+        first, *others = (
+            np.array(limb.numpy().T, order="C") for limb in self.statistics.cross_limbs()
+        )
+        return Expansion((first,)).plus(*others)
+
+    def parts_of(self, correction: Floats, bits: int) -> list[Floats]:
+        """Exact multiplicands that add up to ``correction`` (c, k) but for about ``bits`` bits.
+
+        ``height Σ reach_j |z_j| < 2^52 u``, and rounding adds at most ``height Σ reach_j u / 2 <= 2^41 u``.
+        """
+        parts: list[Floats] = []
+        left, gained = correction, 0.0
+        while gained < bits:
+            sizes = np.abs(left)
+            largest = sizes.max(1)
+            sums = powers_above(self.height * (sizes @ self.reach)) / 2.0**HELD_BITS
+            unit = np.maximum(sums, powers_above(largest) / 2.0**PART_BITS)[:, None]
+            part = np.rint(left / unit)
+            part *= unit
+            parts.append(part)
+            width = np.log2(largest / unit[:, 0], where=largest > 0, out=np.full(len(unit), np.inf))
+            gained += max(float(width.min()), 1.0)
+            left = left - part
+        return parts
+
+    def residual_after(self, residual: Expansion, parts: list[Floats]) -> Expansion:
+        """``ρ − (G + Λ) Σ parts``, exactly."""
+        less = torch.from_numpy(-np.concatenate(parts))
+        terms = [t for p in self._products(less) for t in np.split(p.numpy(), len(parts))]
+        terms += [-part * ridge for part in parts for ridge in self.ridge]
+        return residual.plus(*terms)
+
+    def _products(self, weights: Tensor) -> list[Tensor]:
+        """Arrays that add up to ``weights @ G``, (m, k), each an exact product; G is read once."""
+        totals: list[Tensor] = []
+        for start, stop, limbs in self.statistics.limb_strips():
+            for i, strip in enumerate(self._slices(limbs)):
+                if i == len(totals):
+                    totals.append(torch.zeros_like(weights))
+                total = totals[i]
+                total[:, start:stop].addmm_(weights[:, :stop], strip.t())
+                if start:
+                    total[:, :start].addmm_(weights[:, start:stop], strip[:, :start])
+        return totals
+
+    def _slices(self, limbs: tuple[Tensor, ...]) -> Iterator[Tensor]:
+        """The strip itself, or what adds up to it: multiples of a power of two, below 2^width of it.
+
+        All strips are cut alike, whatever is in them: the i-th slices of all belong together.
+        """
+        if self.width is None:
+            yield limbs[0] if len(limbs) == 1 else limbs[0] + limbs[1]  # below 2^53, so exact
+            return
+        # An entry is at most 2^53, or 2^48 and 2^101: the last rest is below half of its unit, so 0.
+        spans = ((1.0, 2.0**55),) if len(limbs) == 1 else ((1.0, 2.0**50), (2.0**48, 2.0**103))
+        for left, (unit, top) in zip(limbs, spans, strict=True):
+            while unit < top:
+                above = unit * 2.0**self.width
+                rest = (left / above).round_().mul_(above)
+                yield left - rest
+                left, unit = rest, above

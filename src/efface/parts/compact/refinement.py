@@ -1,0 +1,175 @@
+"""Refinement to a proof: corrections from a factor, exact residuals, until every weight has rounded.
+
+Of weights Z with residual r = S ρ T the error is ``A⁻¹ r``, A = S G S + λ I. Since G is a sum of squares,
+``A >= λ I``, so that for output j
+
+    |Θ_ij − Θ*_ij| <= ‖r_j‖ / λ.
+
+r is exact (see ``integer_system``) and its norm is rounded upwards. As soon as no weight of an output is
+within its bound of a rounding boundary, the output is done; the others go on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from efface.parts.compact.expansion import Expansion, Floats
+from efface.parts.compact.factor import Factor
+from efface.parts.compact.integer_system import IntegerSystem
+from efface.parts.compact.release_grid import ReleaseGrid
+
+MAX_STEPS = 24
+NORM_UPWARDS = 1 + 2.0**-30  # above the rounding of a sum of k < 2^20 squares, and its root
+# What a step must leave at most of a residual, and how many bits of a correction are worth keeping.
+SLOWEST = {torch.float32: 2.0**-3, torch.float64: 0.5}
+BITS = {torch.float32: 20, torch.float64: 40}
+HOPELESS = 2.0**-30  # bounds above this part of the largest weight decide nothing
+# A relative residual that decides everything but ties. Refinement ends there, so that with scales and λ
+# within RANGE no product comes near the underflow of float64.
+TIE = 2.0**-128
+RANGE = (2.0**-400, 2.0**400)
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """Outputs on their way, (m, k): Z, its exact residual ρ, and ``norm >= ‖r_j‖``, (m,)."""
+
+    index: NDArray[np.intp]  # (m,), which outputs
+    weights: Expansion
+    residual: Expansion
+    norm: Floats
+
+    def select(self, rows: NDArray[np.intp]) -> Columns:
+        parts = self.weights.select(rows), self.residual.select(rows)
+        return Columns(self.index[rows], *parts, self.norm[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What became of each output so far; filled in as they are done.
+
+    Args:
+        theta: released weights, (c, k) float32.
+        right: ``‖S B T‖_2`` of each output, (c,).
+        norm: ``‖r_j‖_2``, rounded upwards, (c,).
+        bound: on the error before rounding, (c,).
+        done: whether ``theta`` is proved, or where nothing is, whether the residual is small, (c,).
+    """
+
+    theta: NDArray[np.float32]
+    right: Floats
+    norm: Floats
+    bound: Floats
+    done: NDArray[np.bool_]
+
+    @property
+    def relative_residual(self) -> float:
+        """``‖r‖_F / ‖S B T‖_F``; for a zero right-hand side both are 0."""
+        size, norm = float(np.linalg.norm(self.right)), float(np.linalg.norm(self.norm))
+        return norm / size if size else norm
+
+
+@dataclass(frozen=True, eq=False)
+class Refinement:
+    """The system, its scales, and what to aim for.
+
+    Args:
+        system: of integers.
+        scale, target_scale: the diagonals of S and T, (k,) and (c,).
+        grid: of the released weights.
+        ridge: λ where ``‖r‖ / λ`` bounds the error; None where it does not, and nothing is proved.
+        enough: relative residual at which an output is done where nothing is proved.
+    """
+
+    system: IntegerSystem
+    scale: Floats
+    target_scale: Floats
+    grid: ReleaseGrid
+    ridge: float | None
+    enough: float
+
+    def start(self) -> tuple[Columns, Outcome]:
+        """Z = 0 and ρ = B: outputs whose column of B is 0 are done."""
+        right = self.system.right_hand_side()
+        index, shape = np.arange(len(self.target_scale)), right.parts[0].shape
+        zero = Expansion((np.zeros(shape),))
+        columns = Columns(index, zero, right, self._norms(right, index))
+        nothing, norm = np.zeros(len(index), dtype=np.bool_), columns.norm
+        outcome = Outcome(np.zeros(shape, np.float32), norm, norm.copy(), norm.copy(), nothing)
+        return self._note(columns, outcome), outcome
+
+    def run(self, columns: Columns, outcome: Outcome, factor: Factor) -> Columns:
+        """Refine with this factor and note what is done; returns the outputs that are not.
+
+        It ends when a step leaves too much of a residual (the factor is too poor for the system), when
+        only ties can be left, or after MAX_STEPS.
+        """
+        slowest = SLOWEST[factor.lower.dtype]
+        for _ in range(MAX_STEPS):
+            if not len(columns.index):
+                break
+            closer = self.step(columns, factor)
+            if not (closer.norm <= slowest * columns.norm).all():
+                break
+            columns = self._note(closer, outcome)
+            if (columns.norm <= TIE * outcome.right[columns.index]).all():
+                break
+        return columns
+
+    def _note(self, columns: Columns, outcome: Outcome) -> Columns:
+        """Write down where these outputs are; returns those that are not done."""
+        theta, done = self.decide(columns, outcome.right)
+        at = columns.index
+        outcome.theta[at], outcome.norm[at] = theta, columns.norm
+        outcome.bound[at], outcome.done[at] = self.bound(columns), done
+        return columns.select(np.flatnonzero(~done)) if done.any() else columns
+
+    def theta(self, columns: Columns) -> Expansion:
+        """``Θ = S⁻¹ Z T``, exactly for powers of two."""
+        return columns.weights.times(self.target_scale[columns.index, None] / self.scale)
+
+    def bound(self, columns: Columns) -> Floats:
+        """``‖r_j‖ / λ``, rounded upwards, (m,)."""
+        if self.ridge is None:
+            return np.where(columns.norm > 0, np.inf, 0.0)
+        return columns.norm / self.ridge * (1 + 2.0**-50)
+
+    def step(self, columns: Columns, factor: Factor) -> Columns:
+        """``Z ← Z + A⁻¹ r``, the correction rounded to what makes the next residual exact."""
+        targets = self.target_scale[columns.index, None]
+        left = columns.residual.value() * (self.scale * targets)
+        theta = factor.solve(torch.from_numpy(left).mT).mT.numpy()
+        parts = self.system.parts_of(theta * (self.scale / targets), BITS[factor.lower.dtype])
+        residual = self.system.residual_after(columns.residual, parts)
+        return replace(
+            columns,
+            weights=columns.weights.plus(*parts),
+            residual=residual,
+            norm=self._norms(residual, columns.index),
+        )
+
+    def decide(
+        self, columns: Columns, right: Floats
+    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """Released weights, (m, k) float32, and which outputs are done, (m,)."""
+        theta, bound = self.theta(columns), self.bound(columns)
+        grid = self.grid.select(columns.index)
+        if self.ridge is None:
+            return grid.nearest(theta.value()), columns.norm <= self.enough * right[columns.index]
+        near = bound <= HOPELESS * np.abs(theta.parts[0]).max(1, initial=0.0)
+        if not near.any():
+            return grid.nearest(theta.value()), near
+        return grid.decide(theta, bound)
+
+    def _norms(self, residual: Expansion, index: NDArray[np.intp]) -> Floats:
+        """Upper bounds on ``‖S ρ_j T‖_2``, (m,); relative to the largest entry, so nothing underflows."""
+        sizes = residual.magnitude_bound() * self.scale  # (m, k)
+        largest = sizes.max(1, initial=0.0)
+        sizes /= np.where(largest > 0, largest, 1.0)[:, None]
+        squares = np.einsum("ij,ij->i", sizes, sizes)
+        norms: Floats = largest * np.sqrt(squares) * NORM_UPWARDS * self.target_scale[index]
+        return norms

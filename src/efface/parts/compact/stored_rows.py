@@ -1,0 +1,169 @@
+"""Rows on disk in buckets: a request reads and writes the buckets of its records, and no others.
+
+A record's bucket is given by the first bits of its content digest, the number of buckets b by the number of
+rows n (a power of two with about n/b = 256 to 511 rows each), the order within a bucket by the order of the
+records, and a bucket's file name by its content. So the files are a function of the records that are there:
+nothing in them tells that there were others before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save
+
+from efface import files
+from efface.errors import FormatError
+from efface.parts.compact.rows import Rows
+
+SCHEMA = "efface.rows/1"
+PER_BUCKET = 256  # at the least, once there is more than one
+RESTORE = "restore the workspace from a copy."
+NAME = re.compile(r"[0-9a-f]{64}\.safetensors")
+KEY_BITS = 32  # of a digest, taken for its bucket
+
+Bucket = Rows | Path  # in memory, or the file that holds it
+
+
+def bucket_bits(n: int) -> int:
+    """log₂ of the number of buckets for n rows."""
+    return max(n // PER_BUCKET, 1).bit_length() - 1
+
+
+class StoredRows:
+    """Rows in the order of ``digests``, read from their buckets when they are asked for."""
+
+    def __init__(self, digests: Sequence[str], buckets: Sequence[Bucket]) -> None:
+        self.digests, self.buckets = tuple(digests), tuple(buckets)
+
+    @classmethod
+    def of(cls, rows: Rows, digests: Sequence[str]) -> StoredRows:
+        """Sorted into buckets, nothing written yet."""
+        nothing = rows.select(np.arange(0))
+        buckets = [nothing] * _count(digests)
+        for b, here in _groups(_places(digests, len(buckets))):
+            buckets[b] = rows.select(here)
+        return cls(digests, buckets)
+
+    def __len__(self) -> int:
+        return len(self.digests)
+
+    @cached_property
+    def _where(self) -> tuple[np.ndarray, np.ndarray]:
+        """Of every row its bucket and its position in there."""
+        places = _places(self.digests, len(self.buckets))
+        order = np.argsort(places, kind="stable")
+        sizes = np.bincount(places, minlength=len(self.buckets))
+        ranks = np.empty(len(places), dtype=np.int64)
+        ranks[order] = np.arange(len(places)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        return places, ranks
+
+    def select(self, index: np.ndarray) -> Rows:
+        """These rows, in the order asked for, from the buckets that hold them."""
+        index = np.asarray(index, dtype=np.int64)
+        if len(index) == 0:
+            return self._bucket(0).select(index)
+        places, ranks = (values[index] for values in self._where)
+        groups = list(_groups(places))
+        parts = Rows.joined([self._bucket(b).select(ranks[here]) for b, here in groups])
+        return parts.select(np.argsort(np.concatenate([here for _, here in groups])))
+
+    def whole(self) -> Rows:
+        return self.select(np.arange(len(self)))
+
+    def without(self, index: np.ndarray) -> StoredRows:
+        """The others; buckets without any of ``index`` stay the files they are."""
+        keep = np.ones(len(self), dtype=bool)
+        keep[index] = False
+        digests = [digest for digest, stays in zip(self.digests, keep, strict=True) if stays]
+        if _count(digests) != len(self.buckets):
+            return StoredRows.of(self.select(np.flatnonzero(keep)), digests)
+        places, ranks = (values[index] for values in self._where)
+        buckets = list(self.buckets)
+        for b, here in _groups(places):
+            buckets[b] = self._bucket(b).without(ranks[here])
+        return StoredRows(digests, buckets)
+
+    def plus(self, at: int, rows: Rows, digests: Sequence[str]) -> StoredRows:
+        """With more rows, before the one at ``at``; buckets without any of them stay as they are."""
+        joined = (*self.digests[:at], *digests, *self.digests[at:])
+        if _count(joined) != len(self.buckets):
+            return StoredRows.of(self.whole().insert(at, rows), joined)
+        buckets, before = list(self.buckets), self._where[0][:at]
+        for b, here in _groups(_places(digests, len(buckets))):
+            position = int((before == b).sum())
+            buckets[b] = self._bucket(b).insert(position, rows.select(here))
+        return StoredRows(joined, buckets)
+
+    def _bucket(self, b: int) -> Rows:
+        bucket = self.buckets[b]
+        if isinstance(bucket, Rows):
+            return bucket
+        if not bucket.is_file():
+            raise FormatError(f"rows are missing: {bucket.name}.", RESTORE)
+        tensors = files.read_tensors(bucket)
+        rows = Rows(tensors["features"].numpy(), tensors["targets"].numpy())
+        if len(rows) != int((self._where[0] == b).sum()):
+            raise FormatError(
+                f"{bucket.name} has {len(rows)} rows, not as many as records.", RESTORE
+            )
+        return rows
+
+    # --- files ------------------------------------------------------------------------------------
+
+    def save(self, index: Path, folder: Path) -> None:
+        """Write the buckets that are not in ``folder`` yet, and their names, in order, to ``index``."""
+        files.make_folder(folder)
+        names = [_write(bucket, folder) for bucket in self.buckets]
+        files.write_json(index, {"schema": SCHEMA, "buckets": names})
+
+    @classmethod
+    def load(cls, index: Path, folder: Path, digests: Sequence[str]) -> StoredRows:
+        names = bucket_names(index)
+        if len(names).bit_count() != 1:
+            raise FormatError(f"{index.name} lists {len(names)} buckets, no power of two.", RESTORE)
+        return cls(digests, [folder / name for name in names])
+
+
+def bucket_names(index: Path) -> list[str]:
+    """The files that ``save`` has listed; each is called by the SHA-256 of its content."""
+    names: Any = files.read_json(index, SCHEMA).get("buckets")
+    listed = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    if not listed or not all(NAME.fullmatch(name) for name in names):  # never a path
+        raise FormatError(f"{index} does not list rows as they were saved.", RESTORE)
+    return list(names)
+
+
+def _write(bucket: Bucket, folder: Path) -> str:
+    if isinstance(bucket, Path):
+        assert bucket.parent == folder
+        return bucket.name
+    arrays = {"features": bucket.features, "targets": bucket.targets}
+    data = save({k: torch.from_numpy(np.ascontiguousarray(v)) for k, v in arrays.items()})
+    name = f"{hashlib.sha256(data).hexdigest()}.safetensors"
+    files.write_bytes(folder / name, data)
+    return name
+
+
+def _count(digests: Sequence[str]) -> int:
+    return 1 << bucket_bits(len(digests))
+
+
+def _groups(places: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """Every bucket that occurs, with the positions in ``places`` where it does, in order."""
+    order = np.argsort(places, kind="stable")
+    found, starts = np.unique(places[order], return_index=True)
+    yield from zip(found.tolist(), np.split(order, starts)[1:], strict=True)
+
+
+def _places(digests: Sequence[str], num_buckets: int) -> np.ndarray:
+    """The bucket of each digest."""
+    keys = np.fromiter((int(digest[:8], 16) for digest in digests), np.int64, len(digests))
+    return keys >> (KEY_BITS - num_buckets.bit_length() + 1)

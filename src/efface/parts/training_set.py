@@ -1,0 +1,152 @@
+"""What a fitted model keeps of its training records: just what the user part needs, and no images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from efface import files
+from efface.data.records import Records
+from efface.data.stored_records import CORE_COLUMNS, StoredRecords, columns_of
+from efface.errors import FormatError
+from efface.network.activations import Activations
+from efface.network.saved import is_digest
+from efface.parts.compact.rows import Rows
+from efface.parts.compact.stored_rows import StoredRows
+
+SCHEMA = "efface.records/2"
+ROWS = "rows.json"
+
+
+@dataclass(frozen=True)
+class TrainingSet:
+    """User records first, then replayed core records; one row of ``data`` each.
+
+    ``data`` are boundary activations (tangent) or quantised rows (compact). ``looks`` are perceptual hashes
+    of the user records, in order, where they have been taken (a workspace does).
+    """
+
+    records: Records
+    replay: Records | None
+    labels: Tensor  # (n,)
+    activations: Activations | None = None
+    rows: Rows | StoredRows | None = None
+    looks: tuple[str, ...] | None = None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def digests(self) -> tuple[str, ...]:
+        """Content digests of all rows, in order."""
+        return self.records.digests + (() if self.replay is None else self.replay.digests)
+
+    @property
+    def core_ids(self) -> set[str]:
+        return set(self.replay.ids) if self.replay is not None else set()
+
+    def retained(self, forget: np.ndarray) -> np.ndarray:
+        """Positions, among all rows, of what stays when the user records at ``forget`` go."""
+        keep = np.ones(len(self), dtype=bool)
+        keep[forget] = False
+        return keep.nonzero()[0]
+
+    def without(self, forget: np.ndarray) -> TrainingSet:
+        """The set without these user records; their rows are not part of it any more."""
+        keep = self.retained(forget)
+        stay = keep[keep < len(self.records)]
+        activations = self.activations
+        return replace(
+            self,
+            records=self.records[stay],
+            labels=self.labels[torch.from_numpy(keep)],
+            activations=None if activations is None else select(activations, keep),
+            rows=None if self.rows is None else self.rows.without(forget),
+            looks=None if self.looks is None else tuple(self.looks[i] for i in stay),
+        )
+
+    def plus(self, part: TrainingSet, activations: Activations | None = None) -> TrainingSet:
+        """The set with more user records, before the replayed ones; ``activations`` are those of all."""
+        at, rows = len(self.records), self.rows
+        if rows is None:
+            rows = part.rows
+        elif part.rows is not None:
+            new = part.rows.whole()
+            if isinstance(rows, StoredRows):
+                rows = rows.plus(at, new, part.digests)
+            else:
+                rows = rows.insert(at, new)
+        return replace(
+            self,
+            records=self.records + part.records,
+            labels=torch.cat([self.labels[:at], part.labels, self.labels[at:]]),
+            activations=activations,
+            rows=rows,
+            looks=None if self.looks is None or part.looks is None else self.looks + part.looks,
+        )
+
+    # --- files ------------------------------------------------------------------------------------
+
+    def save(self, directory: Path, buckets: Path) -> None:
+        """``records.json`` and, if there are rows, ``rows.json`` with those in ``buckets``; activations
+        are the cache's.
+
+        Of replayed core records only id, label and digest are kept: their owner may have user records
+        too, and then nothing may be left of the name once these are forgotten.
+        """
+        values: dict[str, Any] = {"schema": SCHEMA, "records": columns_of(self.records)}
+        if self.looks is not None:
+            values["looks"] = self.looks
+        if self.replay is not None:
+            values["replay"] = columns_of(self.replay, CORE_COLUMNS)
+        files.write_json(directory / "records.json", values, indent=None)
+        rows = self.rows
+        if rows is not None:
+            stored = rows if isinstance(rows, StoredRows) else StoredRows.of(rows, self.digests)
+            stored.save(directory / ROWS, buckets)
+
+    @classmethod
+    def load(cls, directory: Path, classes: Sequence[str], buckets: Path) -> TrainingSet:
+        """The inverse of :meth:`save`; asking one of its records for its image is an error."""
+        values = files.read_json(directory / "records.json", SCHEMA)
+        try:
+            _check_columns(values["records"])
+            _check_columns(values.get("replay", {}))
+            records = StoredRecords(values["records"], classes)
+            replay = StoredRecords(values["replay"], classes) if "replay" in values else None
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            message = f"records.json in {directory} is not as it was saved: {error!r}."
+            raise FormatError(message, "restore it from a copy.") from error
+        labels = [records.labels] if replay is None else [records.labels, replay.labels]
+        looks = tuple(map(str, values["looks"])) if "looks" in values else None
+        if looks is not None and len(looks) != len(records):
+            message = (
+                f"records.json in {directory} has {len(looks)} looks for {len(records)} records."
+            )
+            raise FormatError(message, "restore it from a copy.")
+        data = cls(records, replay, torch.from_numpy(np.concatenate(labels)), looks=looks)
+        if not (directory / ROWS).is_file():
+            return data
+        return replace(data, rows=StoredRows.load(directory / ROWS, buckets, data.digests))
+
+
+def _check_columns(columns: dict[str, Any]) -> None:
+    """Names are text and digests are digests: a ValueError if not."""
+    for name in ("id", "owner", "cohort", "label", "digest"):
+        if not set(map(type, columns.get(name, ()))) <= {str}:
+            raise ValueError(f"{name} is not all text")
+    if not all(map(is_digest, columns.get("digest", ()))):
+        raise ValueError("not all digests are digests")
+
+
+def select(activations: Activations, index: np.ndarray) -> Activations:
+    """Some rows: still a memory map if it was one, else a copy (so that the others can be freed)."""
+    if isinstance(activations, Tensor):
+        return activations[torch.from_numpy(index)]
+    return activations.select(index)  # type: ignore[attr-defined]

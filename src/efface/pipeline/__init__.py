@@ -1,0 +1,1 @@
+"""The jobs that commands do: configure, check, train, compare, try, demonstrate."""

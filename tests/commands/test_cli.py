@@ -1,0 +1,479 @@
+"""The command line as people and programs use it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+from PIL import Image
+from tests import cases
+from typer.testing import CliRunner, Result
+
+from efface import __version__
+from efface.cli import app, guarded
+from efface.commands import REGISTRY
+from efface.commands.evaluate import measure, wilson
+from efface.errors import GuaranteeError, LedgerError
+from efface.model.mixed_linear import MixedLinear
+from efface.progress import Mode, part, show
+from efface.workspace import Workspace
+
+HEAVY = ("torch", "numpy", "sklearn", "scipy", "matplotlib", "PIL", "jinja2")
+
+CONFIG = """
+[data]
+spec = "digits"
+
+[core]
+calibrate_to = 0
+stages = [{ train = "all", epochs = 20, lr = 0.1 }]
+
+[user]
+kind = "tangent"
+mu = 0.1
+solver = { kind = "cg", tolerance = 0.01 }
+"""
+
+
+def efface(*words: object) -> Result:
+    return CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "200"})
+
+
+def values_of(result: Result) -> dict:
+    """The one JSON object on stdout."""
+    assert result.exit_code == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert len(lines) == 1
+    return json.loads(lines[0])
+
+
+@pytest.fixture(scope="module")
+def run_toml(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("config") / "run.toml"
+    path.write_text(CONFIG)
+    return path
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, run_toml: Path) -> tuple[Path, dict]:
+    folder = tmp_path_factory.mktemp("trained") / "model"
+    return folder, values_of(efface("train", "--config", run_toml, "--out", folder, "--json"))
+
+
+# Help.
+
+
+def test_help_lists_every_command_and_the_exit_codes() -> None:
+    result = efface("--help")
+    assert result.exit_code == 0
+    for name in REGISTRY:
+        assert name in result.stdout
+    assert "Exit codes" in result.stdout
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_every_command_has_help_with_an_example(name: str) -> None:
+    result = efface(name, "--help")
+    assert result.exit_code == 0
+    assert f"Example: efface {name}" in result.stdout
+
+
+def test_version() -> None:
+    assert efface("--version").stdout.strip() == f"efface {__version__}"
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, efface.cli\n"
+        "sys.argv = ['efface', 'train', '--help']\n"
+        "try: efface.cli.main()\n"
+        "except SystemExit as stop: assert stop.code == 0\n"
+        f"print('LOADED', [name for name in {HEAVY} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "LOADED []"
+
+
+# A round trip.
+
+
+def test_train_reports_what_it_did(trained: tuple[Path, dict]) -> None:
+    folder, values = trained
+    assert values["model"] == str(folder)
+    assert values["records"] == {"core": 539, "user": 899, "test": 359}
+    assert values["solution"]["status"] == "converged"
+    assert values["accuracy"]["user"] > values["accuracy"]["core"] > 0.3
+    assert (folder / "core/1/config.toml").is_file()
+
+
+def test_evaluate_finds_the_accuracy_of_training(trained: tuple[Path, dict]) -> None:
+    folder, values = trained
+    found = values_of(efface("evaluate", folder, "digits", "--json"))
+    assert found["accuracy"] == pytest.approx(values["accuracy"]["user"], abs=1e-6)
+    low, high = found["interval_95"]
+    assert low < found["accuracy"] < high
+    per_class = found["per_class"].values()
+    mean = sum(c["accuracy"] * c["num_records"] for c in per_class) / found["num_records"]
+    assert mean == pytest.approx(found["accuracy"])
+
+
+def test_evaluate_for_people(trained: tuple[Path, dict]) -> None:
+    result = efface("evaluate", trained[0], "digits", "--split", "user")
+    assert result.exit_code == 0
+    assert "899 user records" in result.stdout
+
+
+def test_predict_agrees_between_files_folder_and_data(
+    trained: tuple[Path, dict], tmp_path: Path
+) -> None:
+    from efface.data.records import Records
+
+    folder, _ = trained
+    some = Records.digits().test[:5]
+    for i, record in enumerate(some):
+        Image.fromarray(record.image()[:, :, 0]).save(tmp_path / f"{i}.png")
+    of_data = values_of(efface("predict", folder, "digits", "--split", "test", "--json"))
+    files = [tmp_path / f"{i}.png" for i in range(5)]
+    of_files = values_of(efface("predict", folder, *files, files[0], "--json"))
+    of_folder = values_of(efface("predict", folder, tmp_path, "--top", 1, "--json"))
+    expected = [entry["label"] for entry in of_data["predictions"][:5]]
+    assert [entry["id"] for entry in of_data["predictions"][:5]] == list(some.ids)
+    assert [entry["label"] for entry in of_files["predictions"]] == expected
+    assert [entry["label"] for entry in of_folder["predictions"]] == expected
+    assert all(len(entry["scores"]) == 1 for entry in of_folder["predictions"])
+
+
+def test_predict_for_people(trained: tuple[Path, dict], tmp_path: Path) -> None:
+    path = tmp_path / "[b]odd.png"  # looks like markup
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(path)
+    result = efface("predict", trained[0], path)
+    assert result.exit_code == 0
+    assert "[b]odd.png" in result.stdout.replace("\n", "")
+
+
+def test_the_core_fraction_of_training_holds_when_its_data_is_evaluated(
+    run_toml: Path, tmp_path: Path
+) -> None:
+    words = ("--core-fraction", 0.5, "--solver", "cg", "--out", tmp_path / "m", "--json")
+    values = values_of(efface("train", "--config", run_toml, *words))
+    found = values_of(efface("evaluate", tmp_path / "m", "digits", "--split", "user", "--json"))
+    assert found["num_records"] == values["records"]["user"] < 899
+
+
+def test_a_cache_is_filled_and_does_not_change_the_model(
+    run_toml: Path, trained: tuple[Path, dict], tmp_path: Path
+) -> None:
+    words = ("--cache", tmp_path / "cache", "--out", tmp_path / "m", "--json")
+    values = values_of(efface("train", "--config", run_toml, *words))
+    assert values["accuracy"] == trained[1]["accuracy"]
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+
+
+# Looking before leaping.
+
+
+def test_dry_run_says_what_it_takes_and_writes_nothing(tmp_path: Path) -> None:
+    words = ("train", "digits", "--out", tmp_path / "m", "--dry-run")
+    values = values_of(efface(*words, "--json"))
+    assert values["records"] == {"core": 539, "user": 899, "test": 359}
+    assert values["classes"] == 10
+    assert values["weights"] == 32 * 32 * 9 + 32 + 32 * 10 + 10
+    assert values["activations_gib"] == pytest.approx(1438 * 32 * 16 * 4 / 2**30, abs=1e-3)
+    assert values["minutes_estimate"] > 0
+    shown = efface(*words).stdout
+    assert "9,578" in shown
+    assert "dry run" in shown
+    assert not (tmp_path / "m").exists()
+
+
+def test_print_config_can_be_used_as_a_config(tmp_path: Path) -> None:
+    options = ("--mu", 0.5, "--solver", "sgd", "--seed", 3, "--mirror")
+    first = efface("train", "digits", *options, "--print-config")
+    assert "mirror = true" in first.output
+    path = tmp_path / "again.toml"
+    path.write_text(first.stdout)
+    second = efface("train", "--config", path, "--print-config")
+    assert first.stdout == second.stdout
+    assert "mu = 0.5" in first.stdout
+    assert first.stdout.count("seed = 3") == 2  # of the split and of the core
+
+
+def test_a_model_is_not_overwritten_unasked(trained: tuple[Path, dict], run_toml: Path) -> None:
+    before = (trained[0] / "core/1/model.json").read_bytes()
+    result = efface("train", "--config", run_toml, "--out", trained[0])
+    assert result.exit_code == 2
+    assert "--overwrite" in result.stderr
+    assert (trained[0] / "core/1/model.json").read_bytes() == before
+
+
+# Mistakes.
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("train",), "no data given"),
+        (("train", "no-such-data"), "no-such-data"),
+        (("train", "digits", "--mu", -1), "user.mu"),
+        (("train", "digits", "--solver", "newton"), "user.solver"),
+        (("train", "digits", "--user", "other"), "user.kind"),
+        (("train", "digits", "--backbone", "resnet"), "resnet"),
+        (("train", "digits", "--linearize", "nowhere"), "nowhere"),
+        (("train", "digits", "--core-fraction", 2), "data.core_fraction"),
+        (("train", "digits", "--config", "missing.toml"), "missing.toml"),
+        (("evaluate", "no-model", "digits"), "no-model"),
+        (("predict", "no-model", "x.png"), "no-model"),
+        (("check", "resnet"), "resnet"),
+    ],
+)
+def test_a_mistake_is_one_line_with_a_fix(words: tuple[object, ...], named: str) -> None:
+    result = efface(*words)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert len(result.stderr.splitlines()) == 1
+    assert result.stderr.startswith("error: ")
+    assert named in result.stderr
+    assert " Fix: " in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("predict", "MODEL", "missing.png"), "missing.png"),
+        (("predict", "MODEL", "digits", "--split", "train"), "train"),
+        (("evaluate", "MODEL", "digits", "--split", "val"), "val"),
+        (("evaluate", "MODEL", "no-such-data"), "no-such-data"),
+    ],
+)
+def test_mistakes_with_a_model(
+    trained: tuple[Path, dict], words: tuple[str, ...], named: str
+) -> None:
+    result = efface(*(trained[0] if word == "MODEL" else word for word in words))
+    assert result.exit_code == 2
+    assert named in result.stderr
+
+
+def test_a_damaged_image_is_named(trained: tuple[Path, dict], tmp_path: Path) -> None:
+    (tmp_path / "bad.png").write_bytes(b"not an image")
+    result = efface("predict", trained[0], tmp_path / "bad.png")
+    assert result.exit_code == 2
+    assert "bad.png" in result.stderr
+
+
+def image_folder(root: Path) -> Path:
+    """Two classes of 8 × 8 images, 4 to train on and 1 to test on each, and one broken file."""
+    generator = np.random.default_rng(0)
+    for split, count in (("train", 4), ("test", 1)):
+        for name, base in (("dark", 40), ("light", 200)):
+            folder = root / split / name
+            folder.mkdir(parents=True)
+            for i in range(count):
+                pixels = generator.integers(base - 30, base + 30, (8, 8), dtype=np.uint8)
+                Image.fromarray(pixels).save(folder / f"{i}.png")
+    (root / "train" / "dark" / "broken.png").write_bytes(b"\x89PNG but no more")
+    return root
+
+
+def test_bad_images_stop_training_unless_they_are_skipped(tmp_path: Path) -> None:
+    folder = image_folder(tmp_path / "photos")
+    stopped = efface("train", folder, "--core-fraction", 0.5, "--dry-run")
+    assert stopped.exit_code == 2
+    assert "broken.png" in stopped.stderr
+    words = ("train", folder, "--core-fraction", 0.5, "--skip-bad")
+    values = values_of(efface(*words, "--out", tmp_path / "m", "--json"))
+    assert values["skipped"] == 1
+    assert values["records"] == {"core": 4, "user": 4, "test": 2}
+
+
+def test_no_core_records_for_an_untrained_network(tmp_path: Path) -> None:
+    folder = image_folder(tmp_path / "photos")
+    result = efface("train", folder, "--skip-bad", "--out", tmp_path / "m")
+    assert result.exit_code == 2
+    assert "--core-fraction" in result.stderr
+    assert not (tmp_path / "m").exists()
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("resnet")
+    net = cases.tiny("resnet-bottleneck")
+    cases.randomised(net)
+    net.save_pretrained(folder)
+    size = {"size": {"shortest_edge": 16}, "crop_size": 16}
+    (folder / "preprocessor_config.json").write_text(json.dumps(size))
+    return f"hf:{folder}"
+
+
+def test_no_core_records_for_a_pretrained_network(pretrained: str, tmp_path: Path) -> None:
+    """Head of zeros, scales from the network's own statistics; then forgotten and verified as ever."""
+    data = image_folder(tmp_path / "photos")
+    words = ("--backbone", pretrained, "--core-fraction", 0, "--skip-bad", "--channels", "rgb")
+    nameless = efface("train", data, *words, "--out", tmp_path / "m")
+    assert nameless.exit_code == 2
+    assert "--classes" in nameless.stderr
+    words += ("--classes", "dark,light")
+    result = efface("train", data, *words, "--out", tmp_path / "m", "--json")
+    assert "no core records" in result.stderr
+    values = values_of(result)
+    assert values["records"]["core"] == 0
+    assert values["compact"]["calibration"] == "the network's normalisation statistics"
+    user, rows = MixedLinear.load(tmp_path / "m").user, Workspace(tmp_path / "m").data.rows.whole()
+    assert values["compact"]["saturated"] == user.num_saturated(rows)
+    assert values["compact"]["values"] == rows.features.size + rows.targets.size
+    shown = efface("train", data, *words, "--out", tmp_path / "n").stdout
+    assert "bases and scales from the network's normalisation statistics" in shown
+    owner = efface("forget", tmp_path / "m", "--id", Workspace(tmp_path / "m").records.ids[0])
+    assert owner.exit_code == 0, owner.stderr
+    assert efface("verify", tmp_path / "m", "--retrain").exit_code == 0
+
+
+def test_public_images_for_scales(pretrained: str, tmp_path: Path) -> None:
+    data = image_folder(tmp_path / "photos")
+    public = tmp_path / "public" / "things"
+    public.mkdir(parents=True)
+    for i in range(4):
+        pixels = np.random.default_rng(i).integers(0, 256, (20, 20, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(public / f"{i}.png")
+    words = ("--backbone", pretrained, "--skip-bad", "--channels", "rgb", "--json")
+    words += ("--classes", "dark,light")
+    out = ("--calibration", public.parent, "--out", tmp_path / "m")
+    values = values_of(efface("train", data, *words, *out))
+    assert values["compact"]["calibration"] == "given records"
+    result = efface("train", data, *words, "--calibration", data, "--out", tmp_path / "n")
+    assert result.exit_code == 2
+    assert "are user records" in result.stderr
+
+
+def test_unknown_options_are_usage_errors() -> None:
+    assert efface("train", "digits", "--bogus").exit_code == 2
+    assert efface("bogus").exit_code == 2
+
+
+def exit_code(problem: BaseException) -> int:
+    """The exit code of a command that raises ``problem``."""
+    small = typer.Typer(pretty_exceptions_enable=False)
+
+    @small.command()
+    @guarded
+    def command() -> None:
+        raise problem
+
+    return CliRunner().invoke(small, []).exit_code
+
+
+def test_exit_codes_are_those_of_the_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("EFFACE_DEBUG", raising=False)
+    assert exit_code(GuaranteeError("not reached.")) == 3
+    assert exit_code(LedgerError("does not check.")) == 4
+    assert exit_code(RuntimeError("a bug")) == 1
+    assert exit_code(typer.Exit(7)) == 7
+    assert exit_code(typer.BadParameter("no")) == 2
+
+
+# The real program.
+
+
+def program(*words: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    code = "from efface.cli import main; main()"
+    command = [sys.executable, "-c", code, *map(str, words)]
+    env = {**os.environ, **environment}
+    return subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+
+
+def test_the_program_keeps_stdout_for_the_result(
+    trained: tuple[Path, dict], run_toml: Path, tmp_path: Path
+) -> None:
+    done = program("train", "--config", run_toml, "--out", tmp_path / "m", "--json")
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stdout.splitlines()
+    assert json.loads(line)["model"] == str(tmp_path / "m")
+    progress = [json.loads(line) for line in done.stderr.splitlines()]
+    assert {entry["task"] for entry in progress} == {"core", "user part"}
+    assert all(0 <= entry["progress"] <= 1 for entry in progress)
+
+
+def test_a_traceback_only_for_those_who_ask() -> None:
+    plain = program("train", EFFACE_DEBUG="0")
+    asked = program("train", EFFACE_DEBUG="1")
+    assert plain.returncode == 2
+    assert "Traceback" not in plain.stderr
+    assert "Traceback" in asked.stderr
+
+
+# Parts.
+
+
+def test_check_lists_what_building_changes() -> None:
+    values = values_of(efface("check", "cnn", "--json"))
+    assert values["ok"]
+    assert any("ReLU" in finding["problem"] for finding in values["findings"])
+    assert "ready to linearise" in efface("check", "cnn").stdout
+
+
+def test_check_fails_if_something_is_left_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    from efface.pipeline.check import Finding
+
+    finding = Finding("block.0", "mixes samples", "use GroupNorm", False)
+    monkeypatch.setattr("efface.pipeline.check.check", lambda backbone, linearize: [finding])
+    result = efface("check", "cnn")
+    assert result.exit_code == 2
+    assert "use GroupNorm" in result.stdout
+
+
+def test_measure_counts_and_names_confusions() -> None:
+    values = measure(["a", "a", "a", "b", "c"], ["a", "b", "b", "b", "a"])
+    assert values["accuracy"] == 2 / 5
+    assert values["per_class"]["a"] == {"num_records": 3, "accuracy": 1 / 3}
+    assert values["confusions"] == [
+        {"class": "c", "taken_for": "a", "num_records": 1},
+        {"class": "a", "taken_for": "b", "num_records": 2},
+    ]
+
+
+@pytest.mark.parametrize(("correct", "n"), [(0, 10), (7, 10), (10, 10), (350, 359)])
+def test_wilson_solves_its_equation(correct: int, n: int) -> None:
+    """The ends p satisfy |p̂ − p| = z √(p(1−p)/n), where they are not cut off."""
+    z = 1.959964
+    for end in wilson(correct, n):
+        if 1e-12 < end < 1 - 1e-12:
+            assert abs(correct / n - end) == pytest.approx(z * (end * (1 - end) / n) ** 0.5)
+
+
+def test_parts_of_a_task_never_run_backwards() -> None:
+    seen: list[tuple[float, str]] = []
+    progress = part(lambda fraction, message: seen.append((fraction, message)), 0.5, 1.0, "solve")
+    for fraction in (0.0, 0.5, 0.2, 1.0, 3.0):
+        progress(fraction, "x")
+    assert seen == [(f, "solve: x") for f in (0.5, 0.75, 0.75, 1.0, 1.0)]
+
+
+def test_log_mode_leaves_one_line_a_task(capsys: pytest.CaptureFixture[str]) -> None:
+    with show("core", Mode.LOG) as progress:
+        progress(0.5, "epoch 1")
+        progress(1.0, "epoch 2")
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("core: ")
+    assert captured.err.endswith("(epoch 2)\n")
+
+
+def test_json_mode_always_shows_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+    with show("core", Mode.JSON) as progress:
+        for i in range(101):
+            progress(i / 100, f"step {i}")
+    entries = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert entries[-1] == {"task": "core", "progress": 1.0, "message": "step 100"}
+    assert len(entries) < 101
+
+
+def test_bars_and_silence_keep_stdout_clean(capsys: pytest.CaptureFixture[str]) -> None:
+    for mode in (Mode.BAR, Mode.SILENT):
+        with show("core", mode) as progress:
+            progress(0.5, "half [b]way")
+    assert capsys.readouterr().out == ""

@@ -1,0 +1,172 @@
+"""The paper's experiments at a size for tests: measured once, then only read."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.places import ROOT
+from typer.testing import CliRunner
+
+from efface.cli import app
+from efface.data.records import Records
+from efface.errors import EffaceError
+
+EXPERIMENTS = ROOT / "experiments"
+sys.path.insert(0, str(EXPERIMENTS))
+
+import bench as bench_module  # noqa: E402
+import paper  # noqa: E402
+import procedures  # noqa: E402
+from bench import Bench  # noqa: E402
+from presets import PRESETS, resolve  # noqa: E402
+
+import reproduce as lab  # noqa: E402
+
+RUNNER = CliRunner()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All figures on digits, tiny."""
+    out = tmp_path_factory.mktemp("reproduce")
+    result = RUNNER.invoke(app, ["reproduce", "all", "--preset", "tiny", "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    return out
+
+
+@pytest.fixture(scope="module")
+def small_bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    cache = tmp_path_factory.mktemp("bench")
+    return Bench("digits", "cnn", PRESETS["tiny"], cache, say=lambda text: None)
+
+
+def results(folder: Path, figure: str) -> dict:
+    return json.loads((folder / f"{figure}.json").read_text())["results"]
+
+
+def test_every_figure_has_numbers_drawings_and_a_verdict(folder: Path) -> None:
+    text = (folder / "results.md").read_text()
+    for name, figure in lab.FIGURES.items():
+        assert (
+            results(folder, name).keys()
+            == figure.parts(Bench("digits", "cnn", PRESETS["tiny"], folder / "cache")).keys()
+        )
+        assert list(folder.glob(f"{name}*.svg"))
+        assert figure.claim in text
+    assert (folder / "report.html").read_text().count("<svg") == len(list(folder.glob("*.svg")))
+
+
+def test_the_solved_procedure_leaves_less_than_the_papers(folder: Path) -> None:
+    found = results(folder, "info-vs-noise")
+    solved, sgd = found["solved/0"], found["paper/0"]
+    assert solved["distance_estimate"] < 1e-2 * sgd["distance_estimate"]
+    for row in (solved, sgd):
+        assert row["distance_estimate"] <= 1.2 * row["distance_bound"]  # ŵ is itself solved for
+
+
+def test_a_class_is_forgotten_exactly_by_ours(folder: Path) -> None:
+    found = results(folder, "forget-class")
+    for name in ("retrained", "solved", "compact"):
+        assert found[f"{name}/0"]["error_forgotten"] == 1.0
+    assert found["original/0"]["error_forgotten"] < 0.5
+
+
+def test_canaries_are_found_in_the_original_and_not_after_ours(folder: Path) -> None:
+    found = results(folder, "readouts")
+    assert found["original/0"]["canary_auc"] > 0.8
+    assert found["solved/0"]["canary_auc"] < 0.75
+    assert found["compact/0"]["canary_auc"] < 0.75
+
+
+def test_nothing_is_measured_twice(folder: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in folder.glob("*.json")}
+    result = RUNNER.invoke(app, ["reproduce", "all", "--preset", "tiny", "--out", str(folder)])
+    assert result.exit_code == 0
+    assert "expected time" not in result.output
+    assert before == {path: path.stat().st_mtime_ns for path in folder.glob("*.json")}
+
+
+def test_other_settings_do_not_mix_with_old_results(folder: Path) -> None:
+    result = RUNNER.invoke(
+        app, ["reproduce", "l2", "--preset", "tiny", "--limit", "100", "--out", str(folder)]
+    )
+    assert result.exit_code == 2
+    assert "other settings" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["figure-9"], "no figure"),
+        (["all", "--preset", "huge"], "no preset"),
+        (["all", "--draw-only"], "holds no results of"),
+    ],
+)
+def test_bad_input_names_what_is_there(arguments: list[str], said: str, tmp_path: Path) -> None:
+    result = RUNNER.invoke(app, ["reproduce", *arguments, "--out", str(tmp_path)])
+    assert result.exit_code == 2
+    assert said in result.output
+
+
+def test_drawing_needs_only_the_json(folder: Path, tmp_path: Path) -> None:
+    for path in folder.glob("*.json"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    lab.present(tmp_path)
+    assert (tmp_path / "results.md").read_text() == (folder / "results.md").read_text()
+
+
+def test_requests_are_disjoint_user_records(small_bench: Bench) -> None:
+    trial = small_bench.trial(small_bench.spot())
+    everyone = np.concatenate([s.numpy() for s in trial.sets])
+    assert len(set(everyone)) == len(everyone)
+    assert everyone.max() < trial.scene.num_user
+    assert len(trial.sets) == small_bench.preset.requests
+
+
+def test_a_run_equals_its_requests_one_by_one(small_bench: Bench) -> None:
+    trial = small_bench.trial(small_bench.spot())
+    run = trial.run("twice", procedures.paper(2))
+    weights, left = trial.weights, list(range(len(trial.scene.train)))
+    for positions in trial.sets:
+        gone = set(positions.tolist())
+        index = trial.scene.everyone[left]
+        scene = trial.scene.restricted(index, positions)
+        weights = procedures.paper(2)(trial, scene, weights).state
+        left = [i for i in left if i not in gone]
+    assert float((weights - run.state).norm()) <= 1e-9 * float(weights.norm())
+
+
+def test_the_kept_weights_are_those_computed(small_bench: Bench) -> None:
+    trial = small_bench.trial(small_bench.spot())
+    again = bench_module.Trial(small_bench, small_bench.spot())
+    assert (again.weights == trial.weights).all()
+    assert (again.retrained == trial.retrained).all()
+
+
+def test_a_limit_takes_equally_many_of_each_class() -> None:
+    records = bench_module._limited(Records.open("digits"), 100)
+    counts = np.bincount(records.labels)
+    assert len(records) == 100
+    assert counts.max() - counts.min() <= 1
+
+
+def test_the_forgotten_class_has_no_core_record(small_bench: Bench) -> None:
+    core = small_bench.split(0.3, 0, whole_class=True).core
+    assert len(core) > 0
+    assert small_bench.forgotten_class not in {record.label for record in core}
+
+
+def test_presets_resolve() -> None:
+    assert resolve("small", "cnn").limit is None
+    assert resolve("small", "hf:x").limit == 200
+    assert resolve("small", "hf:x", limit=0, seeds=5).limit is None
+    with pytest.raises(EffaceError, match="no preset"):
+        resolve("none", "cnn")
+
+
+def test_the_page_says_what_the_results_say() -> None:
+    assert paper.PAGE.read_text(encoding="utf-8") == paper.page()
