@@ -205,7 +205,7 @@ def test_a_sum_that_cannot_be_split_is_refused() -> None:
 @settings(max_examples=100, deadline=None)
 @given(st.floats(1e-30, 1e30), st.integers(1, 100_000))
 def test_the_least_exponent_is_least(largest: float, levels: int) -> None:
-    e = int(least_exponent(torch.tensor(largest).double(), levels))
+    e = int(least_exponent(torch.tensor(largest, dtype=torch.float64), levels))
     assert largest / levels <= 2.0**e
     assert largest / levels > 2.0 ** (e - 1)
 
