@@ -37,6 +37,7 @@ from efface.model.mixed_linear import MixedLinear
 from efface.network.core import Core
 from efface.network.training import Stage
 from efface.workspace import Workspace
+from efface.workspace.published import load
 from efface.workspace.verify import all_checks
 
 CLASSES = ("a", "b", "c")
@@ -104,7 +105,7 @@ def read(path: Path, stop: Any, answers: Any) -> None:
     count, errors, test = 0, [], several("t", 2, 5)
     while not stop.is_set():
         try:
-            MixedLinear.load(path).predict(test)
+            load(path).predict(test)
             count += 1
         except Exception as problem:
             errors.append(repr(problem))
@@ -180,7 +181,7 @@ def judge(
     asked = {(entry[1], entry[2]) for entry in heard if entry[0] == "asked"}
     lost_adds = [n for a, n in done if a == "add" and n not in there and ("forget", n) not in asked]
     lost_forgets = [n for a, n in done if a == "forget" and n in there]
-    refused = [n for n in known if person(n, known[n])[0].digest in workspace.forgotten]
+    refused = [n for n in known if person(n, known[n])[0].digest in workspace.inventory.forgotten]
     unrefused = [n for a, n in done if a == "forget" and n not in refused]
     ids = workspace.records.ids
     left = sorted((name for name in there if name in known), key=lambda n: known[n])

@@ -47,7 +47,7 @@ def fitted(n: int, net: nn.Module, k: int, c: int) -> MixedLinear:
     features = generator.integers(-127, 128, (n, k), dtype=np.int8)
     rows = Rows(features, generator.integers(-4000, 4000, (n, c)).astype(np.int16))
     model.user.reset()
-    model.user.add(rows)
+    model.user.add_rows(rows)
     model.data = TrainingSet(records, None, torch.from_numpy(labels), rows=rows)
     return model
 

@@ -31,7 +31,6 @@ from efface.linear.operator import TangentOperator
 from efface.linear.scales import balanced_scales
 from efface.network.activations import ActivationCache
 from efface.network.training import Stage
-from efface.parts.forgetting import plan
 from efface.parts.tangent.preconditioners import Preconditioner
 from efface.parts.tangent.sgd import largest_eigenvalue
 from efface.parts.tangent.user import TangentUser
@@ -214,7 +213,7 @@ class Trial:
         self.public = bench.tensor(core, shown)
         scales = balanced_scales(TangentOperator(core.tail), self.public)
         self.user = TangentUser(core, mu=spot.mu, scales=scales)
-        self.guarantee = plan(self.user, self.public)
+        self.guarantee = self.user.plan(1.0, 1e-5, None, "secret", lambda: self.public)
         known = set(shown.ids)
         self.private = np.array([r.id not in known for r in user])
         train, classes, zeros = user + data.core, len(core.classes), torch.zeros

@@ -16,7 +16,8 @@ from common import RESULTS, Results, name_of, parser
 
 from efface import MixedLinear
 from efface.network import synthetic
-from efface.parts.compact.user import DEFAULT_RIDGE, Calibration, CompactUser
+from efface.parts.compact.calibration import DEFAULT_RIDGE, Calibration
+from efface.parts.compact.user import CompactUser
 
 
 def run(setting: Setting, features: int, bases: str, source: str) -> dict[str, Any]:

@@ -23,10 +23,10 @@ from common import RESULTS, Results, name_of, parser
 
 from efface import ConjugateGradient, MixedLinear
 from efface.guarantee import bounds
-from efface.guarantee.certificates import Guarantee, ShiftCertificate
+from efface.guarantee.certificates import ShiftCertificate
+from efface.guarantee.promise import Guarantee
 from efface.linear.operator import TangentOperator
 from efface.linear.scales import balanced_scales
-from efface.parts.forgetting import plan
 from efface.parts.tangent.forgetting import PaperForgetting
 from efface.parts.tangent.problem import RidgeProblem
 from efface.parts.tangent.sgd import largest_eigenvalue
@@ -69,7 +69,7 @@ class Trained:
         self.user, self.x, self.labels = _tangent_user(setting, args)
         self.sets, self.args = sets, args
         public = setting.tensor(setting.data.core)
-        self.guarantee = plan(self.user, public)
+        self.guarantee = self.user.plan(1.0, 1e-5, None, "secret", lambda: public)
         self.tolerance = self.guarantee.gradient_tolerance(self.user.mu, self.user.operator.d)
         self.preconditioner = self.user.preconditioner(args.preconditioner, public)
         everyone = self.user.problem(self.x, self.labels)

@@ -18,7 +18,7 @@ from accuracy import Setting
 from common import RESULTS, Results, name_of, parser
 
 from efface.linear.projection import Projection
-from efface.parts.compact.user import folds_of
+from efface.parts.compact.calibration import folds_of
 
 RIDGES = (0.01, 0.03, 0.1, 0.2, 0.3, 0.6, 1.0, 2.0, 5.0, 10.0)
 FOLDS = 9

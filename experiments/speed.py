@@ -43,7 +43,7 @@ def main() -> None:
     model.calibrate()  # bases and scales come with the core: not part of fitting user data
     fit = seconds(lambda: model.fit(setting.data.user, replay=setting.data.core))
     rows = model.data.rows
-    retrain = seconds(lambda: (model.user.reset(), model.user.add(rows)))
+    retrain = seconds(lambda: (model.user.reset(), model.user.add_rows(rows)))
     ids = list(setting.data.user.ids)
     user = TangentUser(setting.core, mu=1e-4)
     x, labels = setting.tensor(setting.user), setting.core.labels(setting.user)

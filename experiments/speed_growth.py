@@ -55,7 +55,7 @@ def at_size(bench: Bench, size: float) -> Values:
     ids = [[model.data.records[int(i)].id for i in s] for s in trial.sets[:TIMED]]
     values["compact"] = statistics.median(_seconds(lambda i=i: model.forget(ids=i)) for i in ids)
     values["compact_retrain"] = _seconds(
-        lambda: (model.user.reset(), model.user.add(model.data.rows))
+        lambda: (model.user.reset(), model.user.add_rows(model.data.rows))
     )
     return values | {"features": model.user.projection.num_features}
 

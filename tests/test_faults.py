@@ -30,9 +30,10 @@ from tests.workspace.test_workspace import (
 
 from efface.data.records import Records
 from efface.errors import EffaceError, FormatError
-from efface.model.mixed_linear import MixedLinear, current
+from efface.model.mixed_linear import MixedLinear
 from efface.parts.compact import stored_rows
 from efface.workspace import Workspace, ledger, workspace
+from efface.workspace.published import current, load
 from efface.workspace.verify import all_checks
 
 ERRORS = (errno.ENOSPC, errno.EIO, errno.EPERM)
@@ -206,7 +207,7 @@ def check(name: str, made: Prepared, path: Path, where: str, *, succeeded: bool 
     """Readers are served at once; after recovery it is one state or the other."""
     case, accepted = CASES[name], (path / "pending.json").exists()
     try:
-        MixedLinear.load(path).logits(TEST[:1])
+        load(path).logits(TEST[:1])
     except FormatError:
         assert current(path) is None, where
     recover(name, path)
@@ -283,10 +284,10 @@ def test_a_death_while_activations_change(act: Callable[[Path], None], memory: P
     assert len(states) > 5
     for path in states.values():
         accepted = (path / "pending.json").exists()
-        MixedLinear.load(path)
+        load(path)
         workspace = Workspace.open(path)
         assert workspace.records == (wanted if accepted or workspace.number == 2 else PEOPLE)
         assert all(check.ok for check in all_checks(workspace))
-        assert workspace.cache is not None
-        assert workspace.cache.digests == {*workspace.records.digests, *CORE[:4].digests}
+        assert workspace.inventory.cache is not None
+        assert workspace.inventory.cache.digests == {*workspace.records.digests, *CORE[:4].digests}
     shutil.rmtree(work)

@@ -45,12 +45,12 @@ from efface.data.named.pickled_batches import read_batch
 from efface.data.named.unpack import unpack
 from efface.data.records import Records
 from efface.errors import EffaceError
-from efface.model.mixed_linear import MixedLinear
 from efface.model.request import Request
 from efface.network.backbone import load_backbone
 from efface.pipeline.config import load_config
 from efface.workspace import Workspace
 from efface.workspace.ledger import Action, Intent
+from efface.workspace.published import load
 from efface.workspace.verify import all_checks
 
 TIMES = float(os.environ.get("EFFACE_FUZZ", "1"))
@@ -166,7 +166,7 @@ def workspace(kind: str) -> tuple[tempfile.TemporaryDirectory[str], Path, dict[s
 def look(path: Path) -> None:
     """All that only reads, by all the ways in."""
     for read in (
-        lambda: MixedLinear.load(path).logits(TEST[:1]),
+        lambda: load(path).logits(TEST[:1]),
         lambda: list(all_checks(Workspace.open(path, recover=False))),
         lambda: Workspace.open(path, recover=False).preview(owner=OWNER),
         lambda: Workspace.open(path, recover=False).owned(),
@@ -224,7 +224,7 @@ def test_settings_that_a_forger_has_signed(name: str, data: Any) -> None:
         except (KeyError, TypeError, AttributeError):
             return
         with suppress(EffaceError):
-            MixedLinear.load(path / "m").logits(TEST[:1])
+            load(path / "m").logits(TEST[:1])
 
 
 @cache

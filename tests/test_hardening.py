@@ -38,9 +38,10 @@ from tests.workspace.test_workspace import (  # noqa: F401
 
 from efface import files
 from efface.errors import EffaceError, FormatError, Interrupted, LedgerError, RecordError
-from efface.model.mixed_linear import CURRENT, MixedLinear
+from efface.model.mixed_linear import MixedLinear
 from efface.workspace import Workspace
 from efface.workspace.ledger import KILL_AT, Step
+from efface.workspace.published import CURRENT, load
 from efface.workspace.verify import all_checks
 
 LEFT = people().where(lambda record: record.owner != OWNER)
@@ -141,12 +142,12 @@ def overwriting_child(path: Path, kind: str, step: str) -> None:
 def test_a_kill_while_overwriting_leaves_the_old_model_or_the_new(
     path: Path, kind: str, step: Step, made: dict[str, Path]
 ) -> None:
-    old = MixedLinear.load(path).logits(TEST)
+    old = load(path).logits(TEST)
     child = PROCESSES.Process(target=overwriting_child, args=(path, kind, str(step)))
     child.start()
     child.join()
     assert child.exitcode == -signal.SIGKILL
-    served = MixedLinear.load(path).logits(TEST)  # before anybody has repaired anything
+    served = load(path).logits(TEST)  # before anybody has repaired anything
     switched = list(Step).index(step) >= list(Step).index(Step.SWITCHED)
     assert torch.equal(served, fitted(kind, LEFT).logits(TEST) if switched else old)
     workspace = Workspace.open(path)
@@ -199,7 +200,7 @@ def test_readers_read_on_while_a_model_is_replaced(
         return real(file)
 
     monkeypatch.setattr(files, "read_tensors", vanishing)
-    served = MixedLinear.load(path)
+    served = load(path)
     assert torch.equal(served.logits(TEST), fitted(kind, LEFT).logits(TEST))
 
 
@@ -208,7 +209,7 @@ def test_an_error_that_is_not_the_readers_is_raised(
 ) -> None:
     monkeypatch.setattr(files, "read_tensors", lambda _: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        MixedLinear.load(path)
+        load(path)
 
 
 # --- Ctrl-C ---------------------------------------------------------------------------------------
@@ -401,7 +402,7 @@ def test_current_names_numbers(path: Path, name: str, value: Any) -> None:
     values = json.loads((path / CURRENT).read_text())
     (path / CURRENT).write_text(json.dumps({**values, name: value}))
     with pytest.raises(FormatError, match="both are numbers"):
-        MixedLinear.load(path)
+        load(path)
     with pytest.raises(FormatError, match="both are numbers"):
         Workspace.open(path)
 

@@ -25,7 +25,8 @@ _WHERE = {
     "Stage": "efface.network.training",
     "MixedLinear": "efface.model.mixed_linear",
     "Workspace": "efface.workspace",
-    "Guarantee": "efface.guarantee.certificates",
+    "load": "efface.workspace.published",
+    "Guarantee": "efface.guarantee.promise",
     "SGD": "efface.parts.tangent.sgd",
     "ConjugateGradient": "efface.parts.tangent.cg",
     "Cholesky": "efface.parts.tangent.dense",
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from efface.data.record import Split as Split
     from efface.data.records import Records as Records
     from efface.errors import EffaceError as EffaceError
-    from efface.guarantee.certificates import Guarantee as Guarantee
+    from efface.guarantee.promise import Guarantee as Guarantee
     from efface.linear.last_layer import LastLayer as LastLayer
     from efface.model.mixed_linear import MixedLinear as MixedLinear
     from efface.network.core import Core as Core
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from efface.parts.tangent.sgd import SGD as SGD
     from efface.pipeline.check import check as check
     from efface.workspace import Workspace as Workspace
+    from efface.workspace.published import load as load
 
 __all__ = [*_WHERE, "__version__"]
 

@@ -23,6 +23,7 @@ from efface.errors import BackboneError, EffaceError, FormatError
 from efface.model.mixed_linear import MixedLinear
 from efface.network.blocks import GlobalMean
 from efface.network.core import Core
+from efface.workspace.published import load
 
 CLASSES = ["a", "b", "c"]
 RECORDS = cases.tiny_records(10, 1)
@@ -139,7 +140,7 @@ def test_mirrored_images_give_the_features_of_the_mean(mirror: bool) -> None:
 def test_a_form_is_loaded_as_it_was(name: str, tmp_path: Path) -> None:
     model = model_of(name)
     model.save(tmp_path)
-    again = MixedLinear.load(tmp_path, module=copy.deepcopy(_net(name)))
+    again = load(tmp_path, module=copy.deepcopy(_net(name)))
     assert again.user.form.settings == model.user.form.settings
     assert torch.equal(again.logits(RECORDS), model.logits(RECORDS))
 

@@ -20,9 +20,9 @@ from efface.cli import app, guarded
 from efface.commands import REGISTRY
 from efface.commands.evaluate import measure, wilson
 from efface.errors import GuaranteeError, LedgerError
-from efface.model.mixed_linear import MixedLinear
 from efface.progress import Mode, part, show
 from efface.workspace import Workspace
+from efface.workspace.published import load
 
 HEAVY = ("torch", "numpy", "sklearn", "scipy", "matplotlib", "PIL", "jinja2")
 
@@ -323,7 +323,7 @@ def test_no_core_records_for_a_pretrained_network(pretrained: str, tmp_path: Pat
     values = values_of(result)
     assert values["records"]["core"] == 0
     assert values["compact"]["calibration"] == "the network's normalisation statistics"
-    user, rows = MixedLinear.load(tmp_path / "m").user, Workspace(tmp_path / "m").data.rows.whole()
+    user, rows = load(tmp_path / "m").user, Workspace(tmp_path / "m").data.rows.whole()
     assert values["compact"]["saturated"] == user.num_saturated(rows)
     assert values["compact"]["values"] == rows.features.size + rows.targets.size
     shown = efface("train", data, *words, "--out", tmp_path / "n").stdout

@@ -31,11 +31,11 @@ from efface.cli import app
 from efface.data.record import Split
 from efface.data.records import Records
 from efface.guarantee.certificates import ExactCertificate
-from efface.model.mixed_linear import MixedLinear
 from efface.parts.compact.rows import Rows
 from efface.parts.compact.user import CompactUser
 from efface.parts.tangent.forgetting import SolvedForgetting
 from efface.workspace import Workspace
+from efface.workspace.published import load
 from efface.workspace.verify import _other_givens
 
 CONFIG = """
@@ -289,7 +289,7 @@ def test_weights_without_noise_are_found_where_none_should_be(folder: Path, tmp_
     assert not (path / "private/2/state.safetensors").exists()
     words = ("scan", path, folder / "data.npz", "--owner", OWNER, "--json")
     assert values_of(efface(*words))["clean"]
-    state = MixedLinear.load(path).user.state
+    state = load(path).user.state
     files.write_tensors(path / "private/2/state.safetensors", {"state": state})
     found = values_of(efface(*words), code=3)["findings"]
     whats = {finding["what"] for finding in found}
@@ -331,7 +331,7 @@ def test_compact_noise_for_an_observer_of_both_releases(folder: Path, tmp_path: 
     assert "statistics_digest" not in public
     assert public["passed"] is True
     assert efface("verify", path, "--retrain").exit_code == 0
-    model = MixedLinear.load(path)
+    model = load(path)
     model.user.theta = model.user.theta * 0.5
     model.save_user(path / "releases/3")
     values = values_of(efface("verify", path, "--retrain", "--json"), code=4)

@@ -21,11 +21,9 @@ from efface.guarantee.certificates import (
     Certificate,
     Difference,
     ExactCertificate,
-    Guarantee,
     ShiftCertificate,
-    sampler_cost,
-    sigma_for,
 )
+from efface.guarantee.promise import Guarantee, sampler_cost, sigma_for
 from efface.workspace.store import certificate_of
 
 D, MU = 1000, 0.01

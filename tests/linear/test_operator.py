@@ -18,10 +18,10 @@ from efface.linear.layers import (
     ConvLayer,
     LeakyLayer,
     LinearLayer,
-    OpaqueLayer,
     ResidualLayer,
 )
 from efface.linear.lowering import lower
+from efface.linear.opaque import OpaqueLayer
 from efface.linear.operator import TangentOperator
 from efface.linear.scales import balanced_scales
 from efface.network.core import Core

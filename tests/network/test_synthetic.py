@@ -20,8 +20,9 @@ from efface.model.mixed_linear import MixedLinear
 from efface.network import blocks, synthetic
 from efface.network.core import Core
 from efface.network.training import Stage
-from efface.parts.compact.user import DEFAULT_RIDGE, Calibration
+from efface.parts.compact.calibration import DEFAULT_RIDGE, Calibration
 from efface.workspace import Workspace
+from efface.workspace.published import load
 
 CLASSES = ["a", "b", "c"]
 GRAY = Preprocess(0, 0, 1, (0.5,), (0.5,))
@@ -211,7 +212,7 @@ def test_where_the_scales_came_from_is_kept_with_the_model(tmp_path: Path) -> No
     workspace = Workspace.create(tmp_path / "w", model)
     values = json.loads((workspace.path / "releases" / "1" / "model.json").read_text())
     assert values["user"]["calibration"] == str(Calibration.STATISTICS)
-    loaded = MixedLinear.load(tmp_path / "w", module=net())
+    loaded = load(tmp_path / "w", module=net())
     assert loaded.user.calibration is Calibration.STATISTICS
 
 
@@ -220,4 +221,4 @@ def test_models_saved_before_it_was_kept_still_load(tmp_path: Path) -> None:
     model.user.calibration = None
     model.save(tmp_path)
     assert "calibration" not in (tmp_path / "model.json").read_text()
-    assert MixedLinear.load(tmp_path).user.calibration is None
+    assert load(tmp_path).user.calibration is None

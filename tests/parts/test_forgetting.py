@@ -20,14 +20,13 @@ from efface.data.record import Split
 from efface.data.records import Records
 from efface.errors import EffaceError, GuaranteeError, RequestError
 from efface.guarantee.apriori import StatePolicy
-from efface.guarantee.certificates import ExactCertificate, Guarantee, ShiftCertificate
+from efface.guarantee.certificates import ExactCertificate, ShiftCertificate
+from efface.guarantee.promise import Guarantee
 from efface.linear.solution import Status
 from efface.model.mixed_linear import MixedLinear
 from efface.network.core import Core
 from efface.network.targets import one_hot
 from efface.network.training import Stage
-from efface.parts.forgetting import forget_tangent, mean_jacobian_square
-from efface.parts.forgetting import plan as plan_guarantee
 from efface.parts.tangent.cg import ConjugateGradient
 from efface.parts.tangent.forgetting import PaperForgetting, SolvedForgetting
 from efface.parts.tangent.user import TangentUser
@@ -91,7 +90,7 @@ def snapshot(model: MixedLinear) -> dict[str, Any]:
         "labels": data.labels.tolist(),
         "rows": rows,
         "forgotten": dict(model.forgotten),
-        "shifts": model.shifts,
+        "shifts": model.user.shifts,
         "solution": model.solution,
         "logits": model.logits(TEST).numpy().tobytes(),
     }
@@ -118,7 +117,7 @@ def test_the_tangent_part_forgets_to_the_exact_minimiser(
     guarantee = Guarantee.plan(epsilon, 1e-5, sigma=0.01, d=user.operator.d, state=policy)
     left = np.arange(n)
     for forget, counts in ((np.array([1, 4, 5]), (9, 3)), (np.array([0, 8]), (7, 2))):
-        outcome = forget_tangent(user, data, forget, guarantee)
+        outcome = user.outcome(data, forget, guarantee)
         left = np.delete(left, forget)
         want = ridge_solution(f[left], jac[left], y[left], 0.05)
         certificate = outcome.certificate
@@ -376,7 +375,7 @@ def noises(core: Core, count: int, **options: Any) -> tuple[MixedLinear, Guarant
     assert data is not None
     rows = []
     for _ in range(count):
-        outcome = forget_tangent(model.user, data, forget, guarantee, **options)
+        outcome = model.user.outcome(data, forget, guarantee, **options)
         assert outcome.release is not None
         assert outcome.state is not None
         rows.append(outcome.release - outcome.state)
@@ -437,7 +436,7 @@ def test_a_noisy_state_is_the_release_and_nothing_else_is_kept(core: Core) -> No
         assert torch.equal(model.solution.value, model.user.weights)
         assert certificate.passed
         assert certificate.guarantee.state is StatePolicy.NOISY
-        assert certificate.total_shift_bound == pytest.approx(math.hypot(*model.shifts))
+        assert certificate.total_shift_bound == pytest.approx(math.hypot(*model.user.shifts))
     assert not torch.equal(one.user.state, two.user.state)
     # Two fresh noises apart, however many requests there were: the first one's noise is gone.
     ratio = float((one.user.weights - two.user.weights).norm()) / first.guarantee.sigma
@@ -468,7 +467,7 @@ def test_shifts_of_releases_add_up(core: Core) -> None:
     model = fitted(core, "tangent")
     made = [model.forget(ids=f"s1-{i}") for i in range(3)]
     shifts = [c.planned_shift for c in made if isinstance(c, ShiftCertificate)]
-    assert model.shifts == tuple(shifts)
+    assert model.user.shifts == tuple(shifts)
     for k, certificate in enumerate(made):
         assert isinstance(certificate, ShiftCertificate)
         want = math.sqrt(sum(m * m for m in shifts[: k + 1]))
@@ -589,8 +588,8 @@ def test_the_planned_noise_moves_logits_as_asked(core: Core) -> None:
     jac = explicit_jacobian(core.tail.double(), x.double())
     core.tail.float()
     square = float(jac.square().sum((1, 2)).mean())
-    assert mean_jacobian_square(user, x, probes=400) == pytest.approx(square, rel=0.15)
-    guarantee = plan_guarantee(user, x, logit_noise=0.02)
+    assert user.mean_jacobian_square(x, probes=400) == pytest.approx(square, rel=0.15)
+    guarantee = user.plan(1.0, 1e-5, None, "secret", lambda: x, logit_noise=0.02)
     moved = guarantee.sigma * math.sqrt(square / 3)  # root mean square over 3 logits
     assert moved == pytest.approx(0.02 * 5, rel=0.6)  # two probes only: σ need not be precise
 

@@ -10,9 +10,9 @@ import pytest
 from tests.report.test_report import Page, is_offline
 
 from efface.data.records import Records
-from efface.model.mixed_linear import MixedLinear
 from efface.pipeline import demo
 from efface.pipeline.config import load_config
+from efface.workspace.published import load
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def test_the_user_part_learns_more_than_the_last_layer(story: Story) -> None:
 
 
 def test_the_saved_model_has_the_accuracy_that_is_shown(story: Story) -> None:
-    model = MixedLinear.load(story.out / "model")
+    model = load(story.out / "model")
     accuracy = model.accuracy(Records.digits().test)
     # other threads may round otherwise: at most one of 359 images may change sides
     assert abs(accuracy - story.values["accuracy"]["user"]) < 1.5 / 359

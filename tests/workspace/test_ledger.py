@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from efface.errors import LedgerError
 from efface.files import locked
-from efface.guarantee.certificates import Guarantee
+from efface.guarantee.promise import Guarantee
 from efface.model.request import Request, RequestKind
 from efface.workspace.ledger import Action, Intent, Journal, Step, reach
 

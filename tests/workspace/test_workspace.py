@@ -27,7 +27,8 @@ from efface.data.records import Records
 from efface.errors import EffaceError, FormatError, GuaranteeError, RecordError, RequestError
 from efface.guarantee import noise
 from efface.guarantee.apriori import StatePolicy
-from efface.guarantee.certificates import ExactCertificate, Guarantee, ShiftCertificate
+from efface.guarantee.certificates import ExactCertificate, ShiftCertificate
+from efface.guarantee.promise import Guarantee
 from efface.model.mixed_linear import MixedLinear
 from efface.network.activations import ActivationCache
 from efface.network.core import Core
@@ -35,6 +36,7 @@ from efface.network.training import Stage
 from efface.parts.compact import stored_rows
 from efface.workspace import Workspace
 from efface.workspace.ledger import KILL_AT, Journal, Step
+from efface.workspace.published import load
 from efface.workspace.verify import all_checks
 
 CLASSES = ("a", "b", "c")
@@ -128,7 +130,7 @@ def without_journal(found: dict[str, bytes]) -> dict[str, bytes]:
 
 def assert_forgotten(workspace: Workspace, records: Records) -> None:
     """These are refused when they come again, and no others."""
-    forgotten = workspace.forgotten
+    forgotten = workspace.inventory.forgotten
     assert len(forgotten) == len(set(records.digests))
     assert all(digest in forgotten for digest in records.digests)
 
@@ -136,14 +138,14 @@ def assert_forgotten(workspace: Workspace, records: Records) -> None:
 def fingerprint(path: Path) -> dict[str, Any]:
     """All that must not depend on how often the work was interrupted."""
     workspace = Workspace.open(path, recover=False)
-    model, cached = workspace.model(), workspace.cache
+    model, cached = workspace.model(), workspace.inventory.cache
     result = {
         "files": sorted(contents(path)),
         "release": workspace.number,
         "records": list(workspace.records),
-        "forgotten": workspace.forgotten,
+        "forgotten": workspace.inventory.forgotten,
         "activations": None if cached is None else cached.digests,
-        "settled": workspace.settled(),
+        "settled": workspace.inventory.settled(),
     }
     if model.user.kind == "compact":
         result["digests"] = (model.user.statistics_digest, model.user.weights_digest)
@@ -294,7 +296,7 @@ def test_a_forgotten_owner_was_never_there(made: dict[str, Path], tmp_path: Path
         got, want = path / "private/2" / name, tmp_path / "other/private/1" / name
         assert got.read_bytes() == want.read_bytes()
     assert contents(path / "private/rows") == contents(tmp_path / "other/private/rows")
-    served = MixedLinear.load(path)
+    served = load(path)
     assert torch.equal(served.logits(TEST), other.logits(TEST))
 
 
@@ -335,7 +337,7 @@ def test_two_requests_and_a_restart_stay_forgotten(path: Path, kind: str) -> Non
 def remains(path: Path, records: Records) -> set[str]:
     """What of the records is in some file: a plain search, independent of ``efface.workspace.scan``."""
     activations = core().activations(records)[slice(0, len(records))].numpy()
-    model = MixedLinear.load(path)
+    model = load(path)
     needles: dict[str, list[bytes]] = {"activation": [row.tobytes() for row in activations]}
     if model.user.kind == "compact":
         rows = model.user.rows(model.activations(records), core().labels(records))
@@ -354,7 +356,7 @@ def test_nothing_is_left_of_a_forgotten_owner(path: Path, kind: str) -> None:
     records = people().select(owner=OWNER)
     stored = "row" if kind == "compact" else "activation"
     assert remains(path, records) == {stored, "name", "digest"}
-    weights = MixedLinear.load(path).user.tensors["theta" if kind == "compact" else "weights"]
+    weights = load(path).user.tensors["theta" if kind == "compact" else "weights"]
     old = weights.numpy().tobytes()[:512]
     assert any(old in data for data in contents(path).values())
     Workspace.open(path).forget(owner=OWNER)
@@ -376,7 +378,7 @@ def test_the_core_never_changes(path: Path) -> None:
 
 def test_everything_forgotten_leaves_the_core_model(path: Path) -> None:
     Workspace.open(path).forget(everything=True)
-    left = MixedLinear.load(path)
+    left = load(path)
     assert torch.equal(left.logits(TEST), left.core_logits(TEST))
     assert len(Workspace.open(path).records) == 0
     assert_checks(path)
@@ -410,7 +412,7 @@ def test_where_weights_without_noise_are(
 
     monkeypatch.setattr(noise, "release_on_grid", listen)
     path = shutil.copytree(made["tangent"], tmp_path / "w")
-    first = MixedLinear.load(path).user.weights.numpy().tobytes()[:512]
+    first = load(path).user.weights.numpy().tobytes()[:512]
     Workspace.open(path).plan(state=policy)
     Workspace.open(path).forget(owner=OWNER)
     Workspace.open(path).forget(owner="person-one")
@@ -419,7 +421,7 @@ def test_where_weights_without_noise_are(
     found = [any(w in data for data in contents(path).values()) for w in (first, *solved)]
     assert found == [False, False, False, policy is StatePolicy.SECRET]
     assert (path / "private/4/state.safetensors").exists() == (policy is StatePolicy.SECRET)
-    assert Workspace.open(path).model().history.num_requests == 3
+    assert Workspace.open(path).model().user.history.num_requests == 3
     checks = list(all_checks(Workspace.open(path), retrain=True))
     assert [c.name for c in checks if c.ok is False] == []
     unchecked = [c.name for c in checks if c.ok is None]
@@ -552,8 +554,8 @@ def test_a_guarantee_that_is_not_reached_publishes_nothing(
     with pytest.raises(GuaranteeError):
         workspace.forget(owner=OWNER, guarantee=impossible)
     after = contents(path)
-    assert workspace.settled()
-    assert workspace.journal.entries()[-1].step is Step.ABORTED
+    assert workspace.inventory.settled()
+    assert workspace.inventory.journal.entries()[-1].step is Step.ABORTED
     assert_forgotten(workspace, people()[[]])
     assert without_journal(before) == without_journal(after)
     assert workspace.forget(owner=OWNER).release == 2
@@ -569,7 +571,7 @@ def test_an_unexpected_error_while_computing_changes_nothing(
     workspace = Workspace.open(path)
     assert workspace.number == 1
     assert OWNER in workspace.records.owners
-    assert workspace.settled()
+    assert workspace.inventory.settled()
 
 
 def test_a_folder_that_is_no_workspace(tmp_path: Path) -> None:
@@ -595,7 +597,7 @@ def test_a_full_disk_keeps_the_request_and_the_old_release(
     monkeypatch: pytest.MonkeyPatch,
     undisturbed: Callable[[str, str], tuple[Path, dict[str, Any]]],
 ) -> None:
-    old = MixedLinear.load(path).logits(TEST)
+    old = load(path).logits(TEST)
     real = files.write_json
     with monkeypatch.context() as patch:
         # pending.json still finds room, what comes after it does not
@@ -605,7 +607,7 @@ def test_a_full_disk_keeps_the_request_and_the_old_release(
         patch.setattr(files, function, full if function == "write_tensors" else small)
         with pytest.raises(EffaceError, match=r"disk is full; the old release .*efface resume"):
             Workspace.open(path).forget(owner=OWNER)
-        assert torch.equal(MixedLinear.load(path).logits(TEST), old)
+        assert torch.equal(load(path).logits(TEST), old)
         assert not (path / "releases/2").exists()
     Workspace.open(path)
     assert fingerprint(path) == undisturbed(kind, "forget")[1]
@@ -707,7 +709,7 @@ def reading_child(path: Path, ready: Any, result: Any) -> None:
     quick()
     seen, last = [], False
     while True:
-        model = MixedLinear.load(path)
+        model = load(path)
         seen.append((model._user_digest, tuple(model.predict(TEST))))
         ready.set()
         if last:
@@ -718,7 +720,7 @@ def reading_child(path: Path, ready: Any, result: Any) -> None:
 
 def test_readers_see_one_release_or_the_other(path: Path) -> None:
     def served() -> tuple[str, tuple[str, ...]]:
-        model = MixedLinear.load(path)
+        model = load(path)
         return model._user_digest, tuple(model.predict(TEST))
 
     ready, result = PROCESSES.Event(), PROCESSES.SimpleQueue()
@@ -752,7 +754,7 @@ def test_a_reader_that_comes_too_late_reads_the_new_release(
         return real(cls, *args)
 
     monkeypatch.setattr(MixedLinear, "_load", classmethod(late))
-    MixedLinear.load(path)
+    load(path)
     assert calls == ["1", "2"]
 
 
@@ -760,7 +762,7 @@ def test_a_reader_that_comes_too_late_reads_the_new_release(
 
 
 def test_what_is_published_is_the_fitted_model(path: Path, kind: str) -> None:
-    assert torch.equal(MixedLinear.load(path).logits(TEST), fitted(kind, people()).logits(TEST))
+    assert torch.equal(load(path).logits(TEST), fitted(kind, people()).logits(TEST))
     assert_checks(path)
 
 

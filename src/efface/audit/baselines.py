@@ -23,8 +23,6 @@ from efface.audit.scene import Scene
 from efface.errors import EffaceError
 from efface.guarantee import noise
 from efface.linear.last_layer import ridge
-from efface.parts.compact.statistics import Statistics
-from efface.parts.compact.user import CompactUser
 from efface.parts.tangent.cg import ConjugateGradient
 from efface.parts.tangent.forgetting import PaperForgetting
 from efface.parts.tangent.sgd import SGD
@@ -203,12 +201,4 @@ def solved(scene: Scene, weights: Tensor, seed: int) -> Forgotten:
 @method("exact", "compact: subtract the integers, solve", Claim.EXACT, ("compact",))
 def exact(scene: Scene, weights: Tensor, seed: int) -> Tensor:
     """The compact part's own way: sums of everybody's integers, minus those of the forgotten."""
-    user = scene.user
-    assert isinstance(user, CompactUser)
-    assert user.quantiser is not None
-    statistics = Statistics(scene.train.inputs[:1].shape[1], len(user.core.classes), bits=user.bits)
-    everyone, gone = scene.integers(scene.everyone), scene.integers(scene.forget)
-    statistics.add(everyone.features, everyone.targets)
-    statistics.remove(gone.features, gone.targets)
-    solution = user.solution_of(statistics)
-    return torch.from_numpy(solution.theta.T.copy()).reshape(-1).double()
+    return scene.view.weights_without(scene.train, scene.targets(scene.train), scene.forget)

@@ -6,51 +6,31 @@ quantised features, so one problem, and one set of forgetting methods, serves bo
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from efface.data.records import Records
-from efface.errors import EffaceError
-from efface.guarantee.certificates import Guarantee, sigma_for
+from efface.guarantee.promise import Guarantee, sigma_for
 from efface.linear.last_layer import ridge, with_ones
 from efface.linear.operator import TangentOperator
 from efface.model.mixed_linear import MixedLinear
-from efface.network.activations import Activations
 from efface.network.targets import one_hot
-from efface.parts.compact.rows import Rows
-from efface.parts.compact.user import CompactUser
-from efface.parts.forgetting import mean_jacobian_square, require_model_data
+from efface.parts.part import UserPart, require_training_data
+from efface.parts.table import view_of
 from efface.parts.tangent.cg import ConjugateGradient
 from efface.parts.tangent.dense import jacobian_rows
 from efface.parts.tangent.kfac import Kfac
 from efface.parts.tangent.problem import RidgeProblem
 from efface.parts.tangent.sgd import largest_eigenvalue
-from efface.parts.tangent.user import TangentUser
-from efface.parts.training_set import select
+from efface.parts.view import LinearView, Samples
 
 EXPLICIT_BYTES = 2 << 30  # of Jacobian rows that are built at once
 LOGIT_NOISE = 0.02  # of the target scale: how far the noise of a release moves a logit
-
-
-@dataclass(frozen=True, eq=False)
-class Samples:
-    """``inputs`` are what J is evaluated on; ``offset`` is added to the operator's own output."""
-
-    inputs: Activations
-    labels: Tensor  # (n,)
-    offset: Tensor  # (n, c)
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def select(self, index: Tensor) -> Samples:
-        inputs = select(self.inputs, index.numpy())
-        return Samples(inputs, self.labels[index], self.offset[index])
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +41,7 @@ class Scene:
     methods and attacks read it and return weights.
     """
 
-    user: CompactUser | TangentUser
+    user: UserPart
     operator: TangentOperator
     train: Samples
     test: Samples
@@ -84,23 +64,12 @@ class Scene:
 
         Without a ``guarantee`` it is that of ``efface plan``: ε = 1, δ = 1e-5, σ from core samples.
         """
-        data = require_model_data(model.data)
+        data = require_training_data(model.data)
         position = torch.from_numpy(np.asarray(forget, dtype=np.int64))
-        activations = model.activations(test)
-        user, labels = model.user, model.core.labels(test)
-        if isinstance(user, CompactUser):
-            if data.rows is None:
-                raise EffaceError("the model was fitted on no records.", "fit it on user records.")
-            train = _compact_samples(user, data.rows.whole(), data.labels)
-            shown = _compact_samples(user, user.rows(activations, labels), labels)
-            assert user.projection is not None
-            operator = _shared_operator(user.projection.num_features, len(model.classes))
-            ridges = (user.mu, user.total_ridge)
-        else:
-            assert data.activations is not None
-            train = Samples(data.activations, data.labels, _zeros(data.labels, model))
-            shown = Samples(activations, labels, _zeros(labels, model))
-            operator, ridges = user.operator, (user.mu, None)
+        user, view = model.user, view_of(model.user)
+        train = view.training(data)
+        shown = view.samples(model.activations(test), model.core.labels(test))
+        operator, ridges = view.operator(), (user.mu, user.total_ridge)
         if guarantee is None:
             core = slice(len(data.records) if len(data) > len(data.records) else 0, len(data))
             guarantee = Guarantee.plan(1.0, 1e-5, _sigma(user, train.inputs[core]), operator.d)
@@ -109,10 +78,14 @@ class Scene:
 
     # --- sets -------------------------------------------------------------------------------------
 
+    @cached_property
+    def view(self) -> LinearView[Any]:
+        return view_of(self.user)
+
     @property
     def shared(self) -> bool:
         """Whether all classes share the features, so that the minimiser has a closed form."""
-        return isinstance(self.user, CompactUser)
+        return self.view.closed_form
 
     @property
     def kind(self) -> str:
@@ -269,15 +242,6 @@ class Scene:
         g, d = self.guarantee, self.operator.d
         return g.epsilon_bound(2 * g.planned_shift(d), d)
 
-    def integers(self, index: Tensor) -> Rows:
-        """The quantised rows of some samples, as the compact part adds and removes them."""
-        assert isinstance(self.user, CompactUser)
-        assert self.user.quantiser is not None
-        samples = self.train.select(index)
-        features = np.asarray(samples.inputs[slice(None)]) / self.user.quantiser.scale
-        targets = self.user.target_quantiser.quantise(self.targets(samples).numpy())[0]
-        return Rows(np.rint(features).astype(self.user.quantiser.dtype), targets)
-
 
 def probed_diagonal(problem: RidgeProblem, probes: int = 8, batch_size: int = 16) -> Tensor:
     """An estimate of diag(1/n Σ J_iᵀJ_i), (d,), in ``probes`` backward passes; never negative.
@@ -295,29 +259,7 @@ def probed_diagonal(problem: RidgeProblem, probes: int = 8, batch_size: int = 16
     return total / (probes * problem.n)
 
 
-def _compact_samples(user: CompactUser, rows: Rows, labels: Tensor) -> Samples:
-    assert user.quantiser is not None
-    features = torch.from_numpy(rows.features * user.quantiser.scale)  # not centred back: as solved
-    residual = torch.from_numpy(user.target_quantiser.dequantise(rows.targets))
-    full = one_hot(labels, residual.shape[1], user.target_scale)
-    return Samples(features, labels, full - residual)
-
-
-def _shared_operator(num_features: int, num_classes: int) -> TangentOperator:
-    head = nn.Linear(num_features, num_classes, bias=False).double().requires_grad_(False)
-    nn.init.zeros_(head.weight)  # so that the operator's own output is 0
-    return TangentOperator(nn.Sequential(OrderedDict(classifier=head)))
-
-
-def _zeros(labels: Tensor, model: MixedLinear) -> Tensor:
-    return torch.zeros(len(labels), len(model.classes), dtype=torch.float64)
-
-
-def _sigma(user: CompactUser | TangentUser, inputs: Tensor) -> float:
+def _sigma(user: UserPart, inputs: Tensor) -> float:
     """The noise of a release, from core samples where they are replayed."""
-    classes = len(user.core.classes)
-    if isinstance(user, CompactUser):
-        square = classes * float(inputs.double().square().sum(1).mean())
-    else:
-        square = mean_jacobian_square(user, inputs)
-    return sigma_for(square, classes, LOGIT_NOISE * user.target_scale)
+    square = view_of(user).mean_jacobian_square(inputs)
+    return sigma_for(square, len(user.core.classes), LOGIT_NOISE * user.target_scale)

@@ -17,8 +17,9 @@ from efface.errors import EffaceError
 from efface.guarantee import bounds
 from efface.guarantee.certificates import Certificate, ShiftCertificate
 from efface.model.mixed_linear import MixedLinear
-from efface.parts.compact.user import CompactUser
-from efface.parts.forgetting import require_model_data
+from efface.parts.part import require_training_data
+from efface.parts.table import view_of
+from efface.parts.training_set import joined
 
 EXACT_TOLERANCE = 1e-6  # relative: two float64 solves of one system agree far better
 
@@ -46,15 +47,15 @@ def scene_of(
     nothing of a forgotten record may get back into a workspace.
     """
     model.cache = None
-    data = require_model_data(model.data)
+    data = require_training_data(model.data)
     place = {digest: i for i, digest in enumerate(data.records.digests)}
     inside = [place[d] for d in asked.digests if d in place]
     absent = asked.where(lambda record: record.digest not in place)
     if len(absent):
         part = model.stage(Records(absent, model.classes))
-        joined = None if part.activations is None else model._joined(data, part)
+        together = None if part.activations is None else joined(data, part, model.cache)
         start = len(data.records)
-        data = data.plus(part, joined)
+        data = data.plus(part, together)
         inside += range(start, len(data.records))
     if not inside:
         raise EffaceError("no records to audit.", "name an owner or records of the data.")
@@ -65,13 +66,7 @@ def scene_of(
 
 def served_weights(model: MixedLinear) -> Tensor:
     """The published weights in the scene's layout, (d,)."""
-    if isinstance(model.user, CompactUser):
-        if model.user.theta is None:
-            raise EffaceError(
-                "everything was forgotten: the model is its core.", "nothing to audit."
-            )
-        return torch.from_numpy(np.array(model.user.theta.T)).reshape(-1).double()
-    return model.user.weights
+    return view_of(model.user).weights()
 
 
 def promised_sigma(certificate: Certificate | None) -> float:

@@ -37,8 +37,8 @@ def read_labelled(model: MixedLinear, folder: Path, spec: str, split: str) -> Re
 
 
 def _trained_on(folder: Path) -> DataConfig | None:
-    from efface.model.mixed_linear import current
     from efface.pipeline.config import load_config
+    from efface.workspace.published import current
 
     published = current(folder)
     path = (folder if published is None else published.folders(folder)[0]) / "config.toml"
@@ -123,11 +123,11 @@ def _channels(model: MixedLinear) -> str:
 
 
 def load_model(path: Path, trust_module: str | None = None) -> MixedLinear:
-    from efface.model.mixed_linear import MixedLinear
     from efface.network.backbone import trusted_module
+    from efface.workspace.published import load
 
     if not path.is_dir():
         raise FormatError(
             f"{path} is not a model folder.", "give a folder written by efface train."
         )
-    return MixedLinear.load(path, module=trusted_module(trust_module))
+    return load(path, module=trusted_module(trust_module))

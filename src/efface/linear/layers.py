@@ -21,8 +21,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from efface.network.backbone import forward_ad_kernels
-
 Saved = Any  # a nested tuple of tensors, each with the sample dimension in front
 
 
@@ -245,25 +243,25 @@ class LinearLayer(Layer):
         self.names = (self.w_name,) + ((self.b_name,) if self.bias is not None else ())
 
     def forward(self, x: Tensor) -> tuple[Tensor, Saved]:
-        x = _to_module(x)
+        x = to_module(x)
         bias = None if self.bias is None else self.bias.to(x.dtype)
-        return _from_module(F.linear(x, self.weight.to(x.dtype), bias)), (x,)
+        return from_module(F.linear(x, self.weight.to(x.dtype), bias)), (x,)
 
     def jvp(self, saved: Saved, dx: Tensor | None, v: Mapping[str, Tensor]) -> Tensor:
         y = F.linear(saved[0], v[self.w_name], v[self.b_name] if self.bias is not None else None)
         if dx is not None:
-            y = y + _to_module(dx) @ self.weight.to(dx.dtype).T
-        return _from_module(y)
+            y = y + to_module(dx) @ self.weight.to(dx.dtype).T
+        return from_module(y)
 
     def vjp(
         self, saved: Saved, dy: Tensor, out: MutableMapping[str, Tensor], need_dx: bool
     ) -> Tensor | None:
-        dy = _to_module(dy)
+        dy = to_module(dy)
         rows, x = dy.reshape(-1, dy.shape[-1]), saved[0].reshape(-1, saved[0].shape[-1])
         out[self.w_name] += rows.T @ x
         if self.bias is not None:
             out[self.b_name] += rows.sum(0)
-        return _from_module(dy @ self.weight.to(dy.dtype)) if need_dx else None
+        return from_module(dy @ self.weight.to(dy.dtype)) if need_dx else None
 
 
 class AffineLayer(Layer):
@@ -371,68 +369,10 @@ class GlobalMeanLayer(Layer):
         return (dy / (h * w))[:, None, None].expand(n, h, w, dy.shape[-1]) if need_dx else None
 
 
-class OpaqueLayer(Layer):
-    """Any other module, differentiated by torch.func: forward mode for jvp, reverse for vjp.
-
-    This is also the slow twin of the whole fast path: ``OpaqueLayer(tail)`` must agree with it.
-    """
-
-    def __init__(self, module: nn.Module, prefix: str) -> None:
-        self.module = module.eval()
-        self.prefix = prefix
-        self.inner = tuple(name for name, _ in module.named_parameters())
-        self.names = tuple(prefix + name for name in self.inner)
-
-    def _state(self, dtype: torch.dtype) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        params = {k: p.detach().to(dtype) for k, p in self.module.named_parameters()}
-        buffers = {k: _cast(b, dtype) for k, b in self.module.named_buffers()}
-        return params, buffers
-
-    def _call(self, params: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor) -> Tensor:
-        # A clone, because the module may work in place, and x is saved for later products; a
-        # contiguous one, because modules may call view.
-        x = _to_module(x).clone(memory_format=torch.contiguous_format)
-        with forward_ad_kernels():
-            y = torch.func.functional_call(self.module, (params, buffers), (x,))
-        return _from_module(y)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Saved]:
-        with torch.no_grad():
-            return self._call(*self._state(x.dtype), x), (x,)
-
-    def jvp(self, saved: Saved, dx: Tensor | None, v: Mapping[str, Tensor]) -> Tensor | None:
-        x = saved[0]
-        params, buffers = self._state(x.dtype)
-        dp = {name: v[self.prefix + name] for name in self.inner}
-        if dx is None and not self.inner:
-            return None
-        if dx is None:
-            run = lambda p: self._call(p, buffers, x)  # noqa: E731
-            return torch.func.jvp(run, (params,), (dp,))[1]
-        run2 = lambda p, a: self._call(p, buffers, a)  # noqa: E731
-        return torch.func.jvp(run2, (params, x), (dp, dx))[1]
-
-    def vjp(
-        self, saved: Saved, dy: Tensor, out: MutableMapping[str, Tensor], need_dx: bool
-    ) -> Tensor | None:
-        x = saved[0]
-        params, buffers = self._state(x.dtype)
-        run = lambda p, a: self._call(p, buffers, a)  # noqa: E731
-        _, pull = torch.func.vjp(run, params, x)  # type: ignore[misc]
-        dp, dx = pull(dy)
-        for name in self.inner:
-            out[self.prefix + name] += dp[name]
-        return dx if need_dx else None
-
-
-def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    return tensor.to(dtype) if tensor.is_floating_point() else tensor
-
-
-def _to_module(x: Tensor) -> Tensor:
+def to_module(x: Tensor) -> Tensor:
     """Our (n, h, w, c) as the (n, c, h, w) that modules take; other shapes as they are."""
     return x.permute(0, 3, 1, 2) if x.dim() == 4 else x
 
 
-def _from_module(x: Tensor) -> Tensor:
+def from_module(x: Tensor) -> Tensor:
     return x.permute(0, 2, 3, 1) if x.dim() == 4 else x

@@ -13,11 +13,11 @@ from efface.linear.layers import (
     Layer,
     LeakyLayer,
     LinearLayer,
-    OpaqueLayer,
     PointwiseLayer,
     ResidualLayer,
     ViewsLayer,
 )
+from efface.linear.opaque import OpaqueLayer
 from efface.linear.winograd import WinogradLayer, suits_winograd
 from efface.network import blocks
 from efface.network.mirror import VIEWS, MirroredTail

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from efface.linear.layers import OpaqueLayer, Saved
+from efface.linear.layers import Saved
 from efface.linear.lowering import lower
+from efface.linear.opaque import OpaqueLayer
 from efface.network.tail import Layout
 
 

@@ -123,6 +123,15 @@ class Request:
                 )
             raise RequestError(f"no user record has id {value!r}.", "check the spelling.")
 
+    @classmethod
+    def one(cls, request: Request | None, whom: Whom) -> Request:
+        """The request itself, or the one that these arguments make: either, not both."""
+        if request is None:
+            return cls.of(**whom)
+        if whom:
+            raise RequestError("a request and names are given.", "give one of the two.")
+        return request
+
     def to_dict(self) -> dict[str, Any]:
         core = {"in_core": list(self.in_core)} if self.in_core else {}
         return {"kind": str(self.kind), "values": list(self.values), **core}

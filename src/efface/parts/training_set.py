@@ -15,7 +15,7 @@ from efface import files
 from efface.data.records import Records
 from efface.data.stored_records import CORE_COLUMNS, StoredRecords, columns_of
 from efface.errors import FormatError
-from efface.network.activations import Activations
+from efface.network.activations import ActivationCache, Activations
 from efface.network.saved import is_digest
 from efface.parts.compact.rows import Rows
 from efface.parts.compact.stored_rows import StoredRows
@@ -150,3 +150,16 @@ def select(activations: Activations, index: np.ndarray) -> Activations:
     if isinstance(activations, Tensor):
         return activations[torch.from_numpy(index)]
     return activations.select(index)  # type: ignore[attr-defined]
+
+
+def joined(data: TrainingSet, new: TrainingSet, cache: ActivationCache | None) -> Activations:
+    """The activations of both, in the order of ``TrainingSet.plus``."""
+    if cache is not None:
+        replay = () if data.replay is None else data.replay.digests
+        return cache.rows((*data.records.digests, *new.records.digests, *replay))
+    added = new.activations
+    assert added is not None
+    if data.activations is None:
+        return added
+    at, old = len(data.records), data.activations
+    return torch.cat([old[slice(0, at)], added[slice(0, len(added))], old[slice(at, len(old))]])

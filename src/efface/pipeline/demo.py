@@ -28,7 +28,7 @@ from efface.model.mixed_linear import MixedLinear
 from efface.network.core import Core
 from efface.network.targets import one_hot
 from efface.parts.compact.user import CompactUser
-from efface.parts.forgetting import require_model_data
+from efface.parts.part import require_training_data
 from efface.parts.tangent.forgetting import PaperForgetting
 from efface.parts.tangent.problem import RidgeProblem
 from efface.parts.tangent.sgd import largest_eigenvalue
@@ -193,7 +193,7 @@ def _tangent_requests(model: MixedLinear) -> list[dict[str, Any]]:
 
 
 def _problem(model: MixedLinear) -> RidgeProblem:
-    data = require_model_data(model.data)
+    data = require_training_data(model.data)
     assert data.activations is not None
     assert isinstance(model.user, TangentUser)
     return model.user.problem(data.activations, data.labels)
@@ -202,7 +202,7 @@ def _problem(model: MixedLinear) -> RidgeProblem:
 def _timed(model: MixedLinear, title: str, method: str, **request: Any) -> dict[str, Any]:
     """Carry out a request; a guarantee that was missed is part of the story, not an end of it."""
     kind = next(k for k in ("owner", "label", "everything") if k in request)
-    before = len(require_model_data(model.data).records)
+    before = len(require_training_data(model.data).records)
     start = time.monotonic()
     entry: dict[str, Any] = {"kind": kind, "title": title, "method": method}
     try:
@@ -214,7 +214,7 @@ def _timed(model: MixedLinear, title: str, method: str, **request: Any) -> dict[
         entry["verdict"] = f"missed, nothing released: {error.message.split(';')[0]}"
     else:
         seconds = time.monotonic() - start
-        after = len(require_model_data(model.data).records)
+        after = len(require_training_data(model.data).records)
         entry |= {"certificate": certificate.private(), "passes": certificate.passes}
         entry |= {"num_forgotten": before - after, "verdict": _verdict(certificate)}
     return entry | {"seconds": seconds}

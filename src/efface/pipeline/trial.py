@@ -31,7 +31,6 @@ from efface.network.core import Core
 from efface.pipeline.config import Config, to_toml
 from efface.progress import Progress
 from efface.workspace import Workspace
-from efface.workspace.protocol import arguments
 
 MAY_DIFFER = {
     "lock": "it is empty",
@@ -197,9 +196,8 @@ def _random_request(
     else:
         value = str(rng.choice(sorted(set(there.column(kind)))))
         request = Request.of(**{kind: value})  # type: ignore[arg-type]
-    named = arguments(request)
     # Cohorts are no people: core may have records of them, and keeps them in both workspaces.
-    return kind, lambda: workspace.forget(**named, user_part_only=kind == "cohort")
+    return kind, lambda: workspace.forget(request, user_part_only=kind == "cohort")
 
 
 # --- comparing ------------------------------------------------------------------------------------
@@ -217,7 +215,7 @@ def differences(one: Path, other: Path) -> Iterator[str]:
 
 def _files(root: Path) -> dict[str, bytes]:
     """Contents by name, the release's number replaced by N."""
-    now, found = Workspace(root).current, {}
+    now, found = Workspace(root).inventory.current, {}
     for path in root.rglob("*"):
         parts = list(path.relative_to(root).parts)
         if parts[0] in ("releases", "private") and parts[1:2] == [str(now.release)]:
@@ -227,7 +225,7 @@ def _files(root: Path) -> dict[str, bytes]:
         name = "/".join(parts)
         if path.is_file() and name not in MAY_DIFFER and f"{parts[0]}/" not in MAY_DIFFER:
             found[name] = path.read_bytes()
-    found["core/K/core-records.json"] = _core_records(Workspace(root).base)
+    found["core/K/core-records.json"] = _core_records(Workspace(root).inventory.base)
     return found
 
 

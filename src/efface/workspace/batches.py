@@ -21,7 +21,6 @@ from pathlib import Path
 from efface.errors import EffaceError, RequestError
 from efface.model.request import Request, RequestKind
 from efface.workspace import Workspace
-from efface.workspace.protocol import arguments
 
 KNOWN = frozenset({"owner", "ids", "cohort", "label", "received"})
 
@@ -93,7 +92,7 @@ def collect(
     staying: dict[str, None] = {}
     for item in waiting:
         try:
-            preview = workspace.preview(**arguments(item.request), user_part_only=user_part_only)
+            preview = workspace.preview(item.request, user_part_only=user_part_only)
         except EffaceError as problem:
             raise type(problem)(f"line {item.line}: {problem.message}", problem.fix) from problem
         ids |= dict.fromkeys(preview.ids)

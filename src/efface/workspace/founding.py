@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from efface.errors import EffaceError, FormatError
-from efface.model.mixed_linear import CURRENT, current
 from efface.workspace import superseded
 from efface.workspace.disk import remove
 from efface.workspace.forgotten import KEY
+from efface.workspace.inventory import BUCKET, CACHE
 from efface.workspace.ledger import Action, Journal, Step
+from efface.workspace.paths import ROWS
+from efface.workspace.published import CURRENT, current
 
 PROBE = 1 << 16  # bytes
 FIRST = b'{"action": "train", "number": 1, '  # how a journal begins
@@ -97,8 +99,6 @@ def clear_folder(path: Path) -> None:
 
 
 def _made(path: Path) -> Iterator[Path]:
-    from efface.workspace.inventory import BUCKET, CACHE, ROWS
-
     for folder in ("core", "releases", "private"):
         if (path / folder).is_dir():
             yield from (entry for entry in (path / folder).iterdir() if entry.name.isdigit())

@@ -14,17 +14,17 @@ from torch import nn
 
 from efface import files
 from efface.errors import FormatError, LedgerError
-from efface.model.mixed_linear import CURRENT, Current, current
 from efface.network.activations import ActivationCache
 from efface.network.saved import is_digest
-from efface.parts.compact.stored_rows import bucket_names
+from efface.parts.compact.stored_rows import bucket_names as listed_buckets
 from efface.parts.training_set import ROWS as ROWS_INDEX
-from efface.parts.training_set import TrainingSet
 from efface.workspace import superseded
 from efface.workspace.forgotten import KEY, Forgotten, load_key
 from efface.workspace.ledger import Entry, Journal, Step
 from efface.workspace.manifest import NAME as MANIFEST
 from efface.workspace.manifest import Manifest
+from efface.workspace.paths import Paths
+from efface.workspace.published import CURRENT, Current, current
 
 SCHEMA = "efface.workspace/3"
 FOLDERS = {  # whatever the umask; what is served or published can be read
@@ -34,7 +34,6 @@ FOLDERS = {  # whatever the umask; what is served or published can be read
     "private": files.PRIVATE_FOLDER,
     "activations": files.PRIVATE_FOLDER,
 }
-STAGING, ROWS = "staging", "rows"  # folders in private/, beside that of the release
 BUCKET = re.compile(r"[0-9a-f]{64}\.safetensors(\.tmp)?")
 CACHE = re.compile(r"[0-9a-f]{24}-float(16|32)")
 
@@ -44,9 +43,9 @@ class Inventory:
 
     def __init__(self, path: Path | str, module: nn.Module | None = None) -> None:
         self.path, self.module = Path(path), module
+        self.paths = Paths(self.path)
         self.journal = Journal(self.path / "journal.jsonl")
         self.only_looks = False  # then nothing is written, not even to finish what was cut short
-        self._held: TrainingSet | None = None
         self._settings: tuple[int, dict[str, Any]] | None = None
 
     @property
@@ -65,7 +64,7 @@ class Inventory:
     @property
     def base(self) -> Path:
         """The folder of the published release's core and settings."""
-        return self._core(self.current.core)
+        return self.paths.core(self.current.core)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -80,7 +79,7 @@ class Inventory:
         values = self.settings["activations"]
         if values is None:
             return None
-        folder, recover = self.path / "activations", not self.only_looks
+        folder, recover = self.paths.activations, not self.only_looks
         return ActivationCache(folder, values["prefix_digest"], values["shape"], recover=recover)
 
     @property
@@ -90,16 +89,16 @@ class Inventory:
     @property
     def forgotten(self) -> Forgotten:
         """What was forgotten, as a set that can be asked for a content digest but not listed."""
-        return Forgotten.load(self._private(self.number), self.key)
+        return Forgotten.load(self.paths.private(self.number), self.key)
 
     @property
     def manifest(self) -> Manifest:
-        return Manifest.load(self._private(self.number), self.key)
+        return Manifest.load(self.paths.private(self.number), self.key)
 
     def strays(self) -> list[Path]:
         """What a finished request does not leave behind: intents, half-made and old files."""
         now = self.current
-        found = [self.path / "pending.json", self._staging]
+        found = [self.paths.pending, self.paths.staging]
         found += [self.path / f"{name}.tmp" for name in (CURRENT, "pending.json", "journal.head")]
         for folder, number in (
             ("releases", now.release),
@@ -111,10 +110,10 @@ class Inventory:
                     found.append(path)
                 elif path.name == str(number):
                     found += path.glob("*.json.tmp")
-        found += self._unused_buckets() + self._unused_activations()
+        found += self.unused_buckets() + self.unused_activations()
         found += [
             path
-            for number, path in superseded.numbered(self.path / "certificates")
+            for number, path in superseded.numbered(self.paths.certificates)
             if superseded.is_left_over(number, path, now.release)
         ]
         return sorted(path for path in found if path.exists() or path.is_symlink())
@@ -148,40 +147,25 @@ class Inventory:
                 "journal or CURRENT were changed: restore them from a copy.",
             )
 
-    # --- paths ------------------------------------------------------------------------------------
+    # --- rows and activations ---------------------------------------------------------------------
 
-    def _private(self, number: int) -> Path:
-        return self.path / "private" / str(number)
+    def bucket_names(self, number: int) -> list[str]:
+        index = self.paths.private(number) / ROWS_INDEX
+        return listed_buckets(index) if index.is_file() else []
 
-    def _core(self, number: int) -> Path:
-        return self.path / "core" / str(number)
-
-    @property
-    def _staging(self) -> Path:
-        return self.path / "private" / STAGING
-
-    @property
-    def _buckets(self) -> Path:
-        """The folder of the rows: releases share the files that do not change."""
-        return self.path / "private" / ROWS
-
-    def _bucket_names(self, number: int) -> list[str]:
-        index = self._private(number) / ROWS_INDEX
-        return bucket_names(index) if index.is_file() else []
-
-    def _unused_buckets(self) -> list[Path]:
+    def unused_buckets(self) -> list[Path]:
         """Rows that are not the published release's."""
-        if not self._buckets.is_dir():
+        if not self.paths.buckets.is_dir():
             return []
-        used = set(self._bucket_names(self.number))
-        ours = [path for path in self._buckets.iterdir() if BUCKET.fullmatch(path.name)]
+        used = set(self.bucket_names(self.number))
+        ours = [path for path in self.paths.buckets.iterdir() if BUCKET.fullmatch(path.name)]
         return [path for path in ours if path.name not in used]
 
-    def _unused_activations(self) -> list[Path]:
+    def unused_activations(self) -> list[Path]:
         """Of cores before this one."""
         cache = self.cache
         used = None if cache is None else cache.path.name
-        ours = [p for p in _entries(self.path / "activations") if CACHE.fullmatch(p.name)]
+        ours = [p for p in _entries(self.paths.activations) if CACHE.fullmatch(p.name)]
         return [path for path in ours if path.name != used]
 
 

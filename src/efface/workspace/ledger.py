@@ -24,7 +24,7 @@ from typing import Any
 
 from efface import files
 from efface.errors import EffaceError, LedgerError
-from efface.guarantee.certificates import Guarantee
+from efface.guarantee.promise import Guarantee
 from efface.model.request import Request
 
 SCHEMA = "efface.pending/1"

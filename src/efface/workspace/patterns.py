@@ -12,7 +12,6 @@ from PIL import Image
 from efface.data.record import Record
 from efface.data.records import Records
 from efface.model.mixed_linear import MixedLinear
-from efface.parts.compact.user import CompactUser
 
 PIECE = 64  # bytes
 PIECES = 3  # of a row
@@ -55,11 +54,8 @@ def patterns_of(model: MixedLinear, records: Records) -> list[Pattern]:
         for form in (row, numbers, numbers.astype(np.float16)):
             result.append(_pattern("the boundary activation", record, form))
         result += _content(record)
-    if isinstance(model.user, CompactUser) and model.user.projection is not None:
-        rows = model.user.rows(activations, model.core.labels(records))
-        for record, row, target in zip(records, rows.features, rows.targets, strict=True):
-            result.append(_pattern("the ψ row", record, row))
-            result.append(_pattern("the target row", record, target))
+    for what, rows in model.user.traces(activations, model.core.labels(records)):
+        result += [_pattern(what, r, row) for r, row in zip(records, rows, strict=True)]
     return [pattern for pattern in result if pattern.pieces or pattern.row is not None]
 
 

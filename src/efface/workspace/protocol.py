@@ -18,12 +18,12 @@ from safetensors import SafetensorError
 from efface import files
 from efface.errors import EffaceError, Interrupted
 from efface.guarantee.certificates import Certificate
-from efface.model.mixed_linear import CURRENT, CURRENT_SCHEMA, Current, MixedLinear
-from efface.model.request import Request, RequestKind
+from efface.model.mixed_linear import MixedLinear
 from efface.progress import Progress
 from efface.workspace import superseded
 from efface.workspace.disk import explaining_the_disk, is_disk, is_full, remove, told
 from efface.workspace.ledger import Action, Intent, Step, reach, sync_directory
+from efface.workspace.published import CURRENT, SCHEMA, Current
 from efface.workspace.store import Store
 
 
@@ -39,24 +39,27 @@ class Result:
     notes: tuple[str, ...] = ()  # worth a look: names that look like the one that was given
 
 
-class RequestProtocol(Store):
-    """A store whose requests either happen or do not."""
+class RequestProtocol:
+    """Requests to what is in a store: each happens or does not."""
+
+    def __init__(self, store: Store) -> None:
+        self.store, self.inventory, self.paths = store, store.inventory, store.paths
 
     @contextmanager
-    def _working(self) -> Iterator[None]:
+    def working(self) -> Iterator[None]:
         """Alone in the workspace, nothing left unfinished."""
-        with files.locked(self.path / "lock"):
+        with files.locked(self.paths.lock):
             reach(Step.LOCKED)
-            self.only_looks = False
-            self._recover(None)
-            with self._holding():
+            self.inventory.only_looks = False
+            self.recover(None)
+            with self.store.holding():
                 yield
 
-    def _accept(self, intent: Intent, progress: Progress | None) -> Result:
+    def accept(self, intent: Intent, progress: Progress | None) -> Result:
         """From the saved intent on, the request will be carried out, by this process or another."""
         try:
             with explaining_the_disk("nothing was changed.", "free some space, ask again."):
-                intent.save(self.path / "pending.json")
+                intent.save(self.paths.pending)
                 reach(Step.INTENT)
                 self._mark(intent, Step.ACCEPTED)
         except EffaceError as problem:
@@ -72,11 +75,11 @@ class RequestProtocol(Store):
             if intent.action is Action.PLAN:
                 self._replan(intent)
             else:
-                if self.number < intent.number:
-                    self._discard(intent.number)
+                if self.inventory.number < intent.number:
+                    self.store.discard(intent.number)
                     self._prepare(intent, progress)
-                    self._switch(Current(intent.number, self.current.core))
-                self._held = None  # of the release before
+                    self.switch(Current(intent.number, self.inventory.current.core))
+                self.store.drop()
                 self._finish(intent)
         except (OSError, SafetensorError) as problem:
             if not is_disk(problem):
@@ -85,17 +88,19 @@ class RequestProtocol(Store):
         except KeyboardInterrupt as problem:
             raise self._interrupted(intent) from problem
         seconds = time.monotonic() - start
-        certificate = self.certificate
+        certificate = self.store.certificate
         return Result(intent.action, intent.number, len(intent.digests), certificate, seconds)
 
     def _prepare(self, intent: Intent, progress: Progress | None) -> None:
         """Compute the new release and write all of it; on an error the request is called off."""
         try:
             gone = intent.digests if intent.action is Action.FORGET else ()
-            forgotten = self.forgotten.changed(gone, intent.restored)
+            forgotten = self.inventory.forgotten.changed(gone, intent.restored)
             model, certificate = self._compute(intent, progress)
             reach(Step.COMPUTED)
-            self._write(intent.number, model, certificate, forgotten, self.current.core)
+            self.store.write(
+                intent.number, model, certificate, forgotten, self.inventory.current.core
+            )
         except Exception as problem:
             if not is_disk(problem):
                 self._call_off(intent, problem)
@@ -105,13 +110,13 @@ class RequestProtocol(Store):
     def _compute(
         self, intent: Intent, progress: Progress | None
     ) -> tuple[MixedLinear, Certificate | None]:
-        model = self.model()
+        model = self.store.model()
         if intent.action is Action.FORGET:
             assert intent.request is not None
-            named = arguments(intent.request)
-            named["user_part_only"] = True  # whether that was agreed to was checked when it came
-            return model, model.forget(**named, guarantee=intent.guarantee, progress=progress)
-        part = self._staged()
+            # Whether the user part alone was agreed to was checked when the request came.
+            options: dict[str, Any] = {"user_part_only": True, "progress": progress}
+            return model, model.carry_out(intent.request, intent.guarantee, **options)
+        part = self.store.staged()
         if model.cache is not None:
             assert part.activations is not None
             model.cache.put(part.records.digests, part.activations[slice(0, len(part))])
@@ -119,112 +124,114 @@ class RequestProtocol(Store):
 
     def _replan(self, intent: Intent) -> None:
         assert intent.guarantee is not None
-        self._save_guarantee(intent.guarantee)
+        self.store.save_guarantee(intent.guarantee)
         self._clear(intent)
 
-    def _switch(self, to: Current) -> None:
+    def switch(self, to: Current) -> None:
         """Publish: readers see the release before, or this one."""
-        values = {"schema": CURRENT_SCHEMA, **asdict(to)}
-        files.write_json(self.path / CURRENT, values, mode=files.PUBLIC)
-        sync_directory(self.path)
+        values = {"schema": SCHEMA, **asdict(to)}
+        files.write_json(self.paths.root / CURRENT, values, mode=files.PUBLIC)
+        sync_directory(self.paths.root)
         reach(Step.SWITCHED)
 
     def _finish(self, intent: Intent) -> None:
         """After the switch: record it, delete what is older, and the intent last."""
         number = intent.number
-        seen = {(entry.number, entry.step) for entry in self.journal.entries()}
+        seen = {(entry.number, entry.step) for entry in self.inventory.journal.entries()}
         if (number, Step.PUBLISHED) not in seen:
             self._mark(intent, Step.PUBLISHED)
-        self._purge()
+        self.purge()
         self._mark(intent, Step.PURGED)
         self._clear(intent)
 
     def _clear(self, intent: Intent) -> None:
-        (self.path / "pending.json").unlink()
-        sync_directory(self.path)
+        (self.paths.pending).unlink()
+        sync_directory(self.paths.root)
         reach(Step.CLEARED)
         self._mark(intent, Step.DONE)
 
-    def _purge(self) -> None:
+    def purge(self) -> None:
         """Delete whatever the published release does not need. Files that readers may have open are
         unlinked, not overwritten: a reader keeps what it has mapped."""
-        now = self.current
+        now = self.inventory.current
         for folder, number, step in (
             ("releases", now.release, Step.OLD_RELEASES_GONE),
             ("core", now.core, Step.OLD_CORE_GONE),
             ("private", now.release, Step.OLD_STATE_GONE),
         ):
-            for path in (self.path / folder).iterdir():
+            for path in (self.paths.root / folder).iterdir():
                 if path.name.isdigit() and path.name != str(number):
                     remove(path)
-            sync_directory(self.path / folder)
+            sync_directory(self.paths.root / folder)
             reach(step)
-        superseded.supersede(self.path / "certificates", now.release)
-        sync_directory(self.path / "certificates")
+        superseded.supersede(self.paths.certificates, now.release)
+        sync_directory(self.paths.certificates)
         reach(Step.OLD_CERTIFICATES_GONE)
-        remove(self._staging)
+        remove(self.paths.staging)
         self._purge_rows()
         reach(Step.OLD_ROWS_GONE)
 
     def _purge_rows(self) -> None:
-        self._remove_unused_buckets()
-        for path in self._unused_activations():
+        self.store.remove_unused_buckets()
+        for path in self.inventory.unused_activations():
             remove(path)
-        cache = self.cache
+        cache = self.inventory.cache
         if cache is not None:
-            cache.purge(sorted(cache.digests - set(self.data.digests)))
+            cache.purge(sorted(cache.digests - set(self.store.data.digests)))
 
-    def _recover(self, progress: Progress | None) -> Result | None:
-        if self.settled():
+    def recover(self, progress: Progress | None) -> Result | None:
+        if self.inventory.settled():
             return None
         fix = "free some space, then try again."
         with explaining_the_disk("what was cut short is not put right yet.", fix):
-            self.journal.repair()
-            self.check_journal()
-            intent = Intent.load(self.path / "pending.json")
+            self.inventory.journal.repair()
+            self.inventory.check_journal()
+            intent = Intent.load(self.paths.pending)
             if intent is None:
-                self._tidy()
+                self.tidy()
                 return None
         return self._carry_out(intent, progress)
 
-    def _tidy(self) -> None:
+    def tidy(self) -> None:
         """Back to the published release: no intent, no half-made files, the journal's last word said."""
-        (self.path / "pending.json").unlink(missing_ok=True)
-        self._purge()
-        for path in self.strays():
+        (self.paths.pending).unlink(missing_ok=True)
+        self.purge()
+        for path in self.inventory.strays():
             remove(path)
-        entries = self.journal.entries()
+        entries = self.inventory.journal.entries()
         last = entries[-1] if entries else None
         if last is not None and last.step not in (Step.DONE, Step.ABORTED):
-            published = last.step in (Step.PREPARED, Step.PURGED) and last.number == self.number
+            published = (
+                last.step in (Step.PREPARED, Step.PURGED) and last.number == self.inventory.number
+            )
             ended = Step.DONE if published else Step.ABORTED
-            self.journal.append(last.number, last.action, ended)
+            self.inventory.journal.append(last.number, last.action, ended)
 
     def _call_off(self, intent: Intent, problem: Exception) -> None:
         """Undo a request that cannot be carried out. If not even that can be done, it is kept."""
         try:
-            self._tidy()
+            self.tidy()
         except (OSError, SafetensorError) as another:
             message = f"{getattr(problem, 'message', problem)} ({told(another)}: it is kept)"
             raise EffaceError(message, self._advice("mend the disk")) from problem
 
     def _kept(self, intent: Intent, problem: Exception) -> EffaceError:
         """The error when the disk fails once the request is accepted."""
-        if self._is_published(intent):
+        if self.is_published(intent):
             state = "the new release is served, but not all old files are deleted."
         elif intent.action is Action.PLAN:
             state = "the plan is kept, but not in force yet."
         else:
             with contextlib.suppress(OSError, SafetensorError):
-                self._discard(intent.number)
+                self.store.discard(intent.number)
             state = "the old release is still served, and the request is kept."
         first = "free some space" if is_full(problem) else "mend the disk"
         return EffaceError(f"{told(problem)}; {state}", self._advice(first))
 
     def _interrupted(self, intent: Intent) -> Interrupted:
-        if not (self.path / "pending.json").exists():
+        if not (self.paths.pending).exists():
             return Interrupted("interrupted; nothing was changed.", "ask again.")
-        if self._is_published(intent):
+        if self.is_published(intent):
             message = "interrupted; the new release is served, but not all old files are deleted."
         else:
             message = (
@@ -234,23 +241,13 @@ class RequestProtocol(Store):
         return Interrupted(message, self._advice())
 
     def _advice(self, first: str = "") -> str:
-        then = (
-            f"run `efface resume {self.path}` to finish it, `efface cancel {self.path}` to drop it."
-        )
+        root = self.paths.root
+        then = f"run `efface resume {root}` to finish it, `efface cancel {root}` to drop it."
         return f"{first}, then {then}" if first else then
 
-    def _is_published(self, intent: Intent) -> bool:
-        return intent.action is not Action.PLAN and self.number >= intent.number
+    def is_published(self, intent: Intent) -> bool:
+        return intent.action is not Action.PLAN and self.inventory.number >= intent.number
 
     def _mark(self, intent: Intent, step: Step) -> None:
-        self.journal.append(intent.number, intent.action, step)
+        self.inventory.journal.append(intent.number, intent.action, step)
         reach(step)
-
-
-def arguments(request: Request) -> dict[str, Any]:
-    """The request as keyword arguments of ``forget``."""
-    if request.kind is RequestKind.EVERYTHING:
-        return {"everything": True}
-    if request.kind is RequestKind.IDS:
-        return {"ids": request.values, "in_core": request.in_core}
-    return {str(request.kind): request.values[0]}

@@ -33,11 +33,11 @@ from efface.data.images import FileImage, decode
 from efface.data.records import Records
 from efface.errors import EffaceError, RequestError
 from efface.files import read_tensors
-from efface.model.mixed_linear import MixedLinear
 from efface.model.request import Request
 from efface.workspace import Workspace
 from efface.workspace.forgotten import NAME as FORGOTTEN
 from efface.workspace.patterns import Wanted, holds, patterns_of, pictures_of, spellings, thumbnail
+from efface.workspace.published import load
 
 LONG_NAME = 8  # bytes; shorter names occur by chance in binary data, and are searched in text only
 FOREIGN = "a file that is not the workspace's"
@@ -93,18 +93,18 @@ def scan(
         if not re.fullmatch("[0-9a-f]{64}", digest):
             fix = "give the 64 hexadecimal digits of the content's SHA-256."
             raise RequestError(f"{digest!r} is not a content digest.", fix)
-    patterns = patterns_of(MixedLinear.load(path, module=module), records)
+    patterns = patterns_of(load(path, module=module), records)
     wanted = Wanted(patterns, spellings(names), digests, pictures_of(records))
     looked, odd, folders = _walk(workspace.path)
     findings = [
         Finding(
             _name(stray, workspace.path), "an unfinished request or an old release", "as a file"
         )
-        for stray in workspace.strays()
+        for stray in workspace.inventory.strays()
     ]
     findings += [
         Finding(_name(path, workspace.path), "weights without noise", "as a file")
-        for path in workspace.forbidden()
+        for path in workspace.store.forbidden()
     ]
     for file in odd:
         findings.append(Finding(_name(file, workspace.path), "a link or a device", "as a file"))
@@ -126,7 +126,10 @@ def scan(
 
 def _in_core(workspace: Workspace, owners: Iterable[str]) -> Iterator[Finding]:
     """Core records of these people, known by a keyed hash: not by name, but they are there."""
-    index, file = workspace.core_index, _name(workspace.base / "core-records.json", workspace.path)
+    index, file = (
+        workspace.core_index,
+        _name(workspace.inventory.base / "core-records.json", workspace.path),
+    )
     for owner in sorted(set(owners)):
         number = len(index.matching(Request.of(owner=owner)))
         if number:
@@ -151,14 +154,14 @@ def _walk(root: Path) -> tuple[list[Path], list[Path], list[Path]]:
 
 def _owned(workspace: Workspace) -> set[str]:
     try:
-        return workspace.owned()
+        return workspace.inventory.owned()
     except EffaceError:  # then nothing is known to be its own
         return set()
 
 
 def _kept(workspace: Workspace, digests: set[str]) -> Iterator[Finding]:
     try:
-        forgotten = workspace.forgotten
+        forgotten = workspace.inventory.forgotten
     except EffaceError:
         return
     file = f"private/{workspace.number}/{FORGOTTEN}"

@@ -11,8 +11,6 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from efface import files
 from efface.data.looks import looks_of
 from efface.data.records import Records
@@ -23,35 +21,38 @@ from efface.guarantee.certificates import (
     Difference,
     ExactCertificate,
     Given,
-    Guarantee,
     ShiftCertificate,
 )
+from efface.guarantee.promise import Guarantee
 from efface.model.core_index import SCHEMA as CORE_RECORDS_SCHEMA
 from efface.model.core_index import CoreIndex
-from efface.model.mixed_linear import MixedLinear, current
+from efface.model.mixed_linear import MixedLinear
 from efface.network.activations import ActivationCache
-from efface.parts.compact.statistics import Statistics
-from efface.parts.compact.user import CompactUser
-from efface.parts.forgetting import require_model_data
-from efface.parts.tangent.user import TangentUser
+from efface.parts.part import UserPart, require_training_data
+from efface.parts.table import part_named
 from efface.parts.training_set import TrainingSet
 from efface.version import VERSION
 from efface.workspace import superseded
 from efface.workspace.disk import remove
 from efface.workspace.forgotten import KEY, Forgotten
-from efface.workspace.inventory import ROWS, SCHEMA, Inventory
+from efface.workspace.inventory import SCHEMA, Inventory
 from efface.workspace.ledger import Step, reach, sync_directory
 from efface.workspace.manifest import NAME as MANIFEST
 from efface.workspace.manifest import Manifest, digests_of
+from efface.workspace.paths import ROWS
+from efface.workspace.published import current, load
 from efface.workspace.superseded import CERTIFICATE_SCHEMA
 
 STATE_SCHEMA = "efface.state/1"
 GUARANTEE_SCHEMA = "efface.guarantee/1"
-STATE = "state.safetensors"  # weights without noise
 
 
-class Store(Inventory):
+class Store:
     """The directory of one model, read and written file by file."""
+
+    def __init__(self, inventory: Inventory) -> None:
+        self.inventory, self.paths = inventory, inventory.paths
+        self._held: TrainingSet | None = None
 
     # --- what is there ----------------------------------------------------------------------------
 
@@ -60,10 +61,14 @@ class Store(Inventory):
         """The training records without images, and their rows; activations are in ``cache``."""
         if self._held is not None:
             return self._held
-        return TrainingSet.load(self._private(self.number), self.settings["classes"], self._buckets)
+        return TrainingSet.load(
+            self.paths.private(self.inventory.number),
+            self.inventory.settings["classes"],
+            self.paths.buckets,
+        )
 
     @contextmanager
-    def _holding(self) -> Iterator[None]:
+    def holding(self) -> Iterator[None]:
         """Read ``data`` once for all that happens within; nobody else may change the workspace."""
         self._held = self.data
         try:
@@ -79,13 +84,18 @@ class Store(Inventory):
     @property
     def core_index(self) -> CoreIndex:
         """Who and what is in core, and what bases and scales came from."""
-        values = files.read_json(self.base / "core-records.json", CORE_RECORDS_SCHEMA)
-        return CoreIndex.from_dict(values, self.key)
+        values = files.read_json(self.inventory.base / "core-records.json", CORE_RECORDS_SCHEMA)
+        return CoreIndex.from_dict(values, self.inventory.key)
+
+    @property
+    def part(self) -> type[UserPart]:
+        """The kind of user part that the model has."""
+        return part_named(self.inventory.settings["user"])
 
     @property
     def guarantee(self) -> Guarantee | None:
         """What later requests promise, if that has been planned (tangent)."""
-        path = self.base / "guarantee.json"
+        path = self.inventory.base / "guarantee.json"
         if not path.is_file():
             return None
         values = files.read_json(path, GUARANTEE_SCHEMA)
@@ -98,14 +108,14 @@ class Store(Inventory):
     @property
     def shifts(self) -> tuple[float, ...]:
         """Bounds on the shifts of the noisy releases so far, for composition."""
-        path = self._private(self.number) / "state.json"
+        path = self.paths.private(self.inventory.number) / "state.json"
         with files.as_saved(path):
             return tuple(float(shift) for shift in files.read_json(path, STATE_SCHEMA)["shifts"])
 
     @property
     def history(self) -> RequestHistory:
         """What the paper's theorem needs of the noisy releases so far."""
-        path = self._private(self.number) / "state.json"
+        path = self.paths.private(self.inventory.number) / "state.json"
         values = files.read_json(path, STATE_SCHEMA)
         with files.as_saved(path):
             stored = values.get("history", {"num_requests": len(values["shifts"])})
@@ -114,7 +124,7 @@ class Store(Inventory):
     @property
     def certificate(self) -> Certificate | None:
         """Of the published release; None where nothing was promised (tangent, before any request)."""
-        path = self.path / "certificates" / f"{self.number}.private.json"
+        path = self.paths.certificates / f"{self.inventory.number}.private.json"
         if not path.is_file():
             return None
         values, shifts = files.read_json(path, CERTIFICATE_SCHEMA), self.shifts
@@ -126,57 +136,55 @@ class Store(Inventory):
     def model(self) -> MixedLinear:
         """The published model with its training data and private state, ready to forget in memory.
 
-        To predict, ``MixedLinear.load(path)`` is enough. Hold the lock if requests may be running.
+        To predict, ``efface.load(path)`` is enough. Hold the lock if requests may be running.
         """
-        model = MixedLinear.load(self.path, module=self.module, cache=self.cache)
-        data, private = self.data, self._private(self.number)
-        model.guarantee, model.shifts = self.guarantee, self.shifts
-        model.history, model.index = self.history, self.core_index
-        if isinstance(model.user, CompactUser):
-            tensors = files.read_tensors(private / "statistics.safetensors")
-            arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
-            with files.as_saved(private / "statistics.safetensors"):
-                model.user.statistics = Statistics.from_arrays(arrays)
-        else:
+        model = load(self.paths.root, module=self.inventory.module, cache=self.inventory.cache)
+        data, private = self.data, self.paths.private(self.inventory.number)
+        model.guarantee, model.index = self.guarantee, self.core_index
+        model.user.shifts, model.user.history = self.shifts, self.history
+        model.user.load_private(private)
+        if model.user.keeps_activations:
             if model.cache is None:
-                message = f"{self.base / 'model.json'} names no activations."
+                message = f"{self.inventory.base / 'model.json'} names no activations."
                 raise FormatError(message, "restore it from a copy.")
             with files.as_saved(model.cache.path):
                 data = replace(data, activations=model.cache.rows(data.digests))
-            if (private / STATE).is_file():  # else it is the release
-                with files.as_saved(private / STATE):
-                    state = files.read_tensors(private / STATE)["state"]
-                model.user.state = state.clone()  # not a map of a file that will be deleted
         model.data = data
         return model
 
+    def drop(self) -> None:
+        """Do not hold ``data`` any more: another release is published."""
+        self._held = None
+
     def forbidden(self) -> list[Path]:
         """Weights without noise where the certificate says that none are kept: there must be none."""
-        certificate, path = self.certificate, self._private(self.number) / STATE
-        noisy = isinstance(certificate, ShiftCertificate) and certificate.keeps_no_secret
-        return [path] if noisy and path.exists() else []
+        certificate, secret = self.certificate, self.part.secret_file
+        if secret is None or not isinstance(certificate, ShiftCertificate):
+            return []
+        path = self.paths.private(self.inventory.number) / secret
+        return [path] if certificate.keeps_no_secret and path.exists() else []
 
     # --- what a release writes --------------------------------------------------------------------
 
-    def _remove_unused_buckets(self) -> None:
-        for path in self._unused_buckets():
+    def remove_unused_buckets(self) -> None:
+        for path in self.inventory.unused_buckets():
             remove(path)
-        if self._buckets.is_dir():
-            sync_directory(self._buckets)
+        if self.paths.buckets.is_dir():
+            sync_directory(self.paths.buckets)
 
-    def _discard(self, number: int) -> None:
+    def discard(self, number: int) -> None:
         """Delete the half-made files of a release that was never published."""
-        if number == self.number:
+        if number == self.inventory.number:
             raise ValueError(f"release {number} is published")
-        remove(self.path / "releases" / str(number))
-        remove(self._private(number))
-        if self.current.core != number:
-            remove(self._core(number))
-        for path in (self.path / "certificates").glob(f"{number}.*"):
+        remove(self.paths.release(number))
+        remove(self.paths.private(number))
+        if self.inventory.current.core != number:
+            remove(self.paths.core(number))
+        for path in (self.paths.certificates).glob(f"{number}.*"):
             remove(path)
-        self._remove_unused_buckets()
+        self.remove_unused_buckets()
 
-    def _write(
+    def write(
         self,
         number: int,
         model: MixedLinear,
@@ -185,13 +193,13 @@ class Store(Inventory):
         core: int,
     ) -> None:
         """All files of a release, on disk but not yet served."""
-        model.save_user(self.path / "releases" / str(number))
+        model.save_user(self.paths.release(number))
         reach(Step.RELEASE)
         self._write_private(number, model)
-        forgotten.save(self._private(number))
+        forgotten.save(self.paths.private(number))
         reach(Step.PRIVATE)
         if certificate is not None:
-            folder = self.path / "certificates"
+            folder = self.paths.certificates
             for form, values in (
                 ("private", certificate.private()),
                 ("public", certificate.public()),
@@ -202,53 +210,53 @@ class Store(Inventory):
             sync_directory(folder)
         reach(Step.CERTIFICATE)
         self._manifest_of(number, core, model.cache, forgotten.key)
-        for folder in (self._private(number), self.path / "releases" / str(number)):
+        for folder in (self.paths.private(number), self.paths.release(number)):
             sync_directory(folder)
             sync_directory(folder.parent)
 
     def _write_private(self, number: int, model: MixedLinear) -> None:
-        private, data = self._private(number), require_model_data(model.data)
-        data.save(private, self._buckets)
+        private, data = self.paths.private(number), require_training_data(model.data)
+        data.save(private, self.paths.buckets)
         if data.rows is not None:
-            sync_directory(self._buckets)
-        if isinstance(model.user, CompactUser):
-            assert model.user.statistics is not None
-            arrays = model.user.statistics.to_arrays()
-            tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-            files.write_tensors(private / "statistics.safetensors", tensors)
-        elif not torch.equal(model.user.state, model.user.weights):
-            files.write_tensors(private / STATE, {"state": model.user.state})
-        history = asdict(model.history)
-        values = {"schema": STATE_SCHEMA, "shifts": model.shifts, "history": history}
+            sync_directory(self.paths.buckets)
+        model.user.save_private(private)
+        history = asdict(model.user.history)
+        values = {"schema": STATE_SCHEMA, "shifts": model.user.shifts, "history": history}
         files.write_json(private / "state.json", values)
 
     def _manifest_of(
         self, number: int, core: int, cache: ActivationCache | None, key: bytes
     ) -> None:
         """Write the manifest of a release; what never changes of a core is not read again."""
-        paths = [*(self.path / "releases" / str(number)).iterdir(), self.path / "private" / KEY]
-        paths += [p for p in self._private(number).iterdir() if not p.name.startswith(MANIFEST)]
-        paths += (self.path / "certificates").glob(f"{number}.*.json")
-        listed = digests_of(self.path, paths)
-        before = {} if current(self.path) is None else dict(self.manifest.files)
+        paths = [*(self.paths.release(number)).iterdir(), self.paths.root / "private" / KEY]
+        paths += [
+            p for p in self.paths.private(number).iterdir() if not p.name.startswith(MANIFEST)
+        ]
+        paths += (self.paths.certificates).glob(f"{number}.*.json")
+        listed = digests_of(self.paths.root, paths)
+        before = {} if current(self.paths.root) is None else dict(self.inventory.manifest.files)
         if core == number:
-            listed |= digests_of(self.path, list(self._core(core).iterdir()))
+            listed |= digests_of(self.paths.root, list(self.paths.core(core).iterdir()))
         else:
             listed |= {name: d for name, d in before.items() if name.startswith(f"core/{core}/")}
-            planned = self._core(core) / "guarantee.json"
-            listed |= digests_of(self.path, [planned] if planned.is_file() else [])
-        listed |= superseded.digests(self.path / "certificates", number, before)
-        for name in self._bucket_names(number):
-            listed[(self._buckets / name).relative_to(self.path).as_posix()] = Path(name).stem
+            planned = self.paths.core(core) / "guarantee.json"
+            listed |= digests_of(self.paths.root, [planned] if planned.is_file() else [])
+        listed |= superseded.digests(self.paths.certificates, number, before)
+        for name in self.inventory.bucket_names(number):
+            listed[(self.paths.buckets / name).relative_to(self.paths.root).as_posix()] = Path(
+                name
+            ).stem
         rows = None
         if cache is not None:
-            settings = files.read_json(self._core(core) / "model.json", SCHEMA)
-            kept = TrainingSet.load(self._private(number), settings["classes"], self._buckets)
+            settings = files.read_json(self.paths.core(core) / "model.json", SCHEMA)
+            kept = TrainingSet.load(
+                self.paths.private(number), settings["classes"], self.paths.buckets
+            )
             rows = cache.digest_of(kept.digests)
-        Manifest(listed, rows).save(self._private(number), key)
+        Manifest(listed, rows).save(self.paths.private(number), key)
 
-    def _stage(self, part: TrainingSet) -> None:
-        folder = self._staging
+    def stage(self, part: TrainingSet) -> None:
+        folder = self.paths.staging
         remove(folder)
         part.save(folder, folder / ROWS)
         if part.activations is not None:
@@ -257,73 +265,38 @@ class Store(Inventory):
         sync_directory(folder)
         sync_directory(folder.parent)
 
-    def _staged(self) -> TrainingSet:
-        folder = self._staging
-        part = TrainingSet.load(folder, self.settings["classes"], folder / ROWS)
+    def staged(self) -> TrainingSet:
+        folder = self.paths.staging
+        part = TrainingSet.load(folder, self.inventory.settings["classes"], folder / ROWS)
         if (folder / "activations.safetensors").is_file():
             tensors = files.read_tensors(folder / "activations.safetensors")
             part = replace(part, activations=tensors["activations"])
         return part
 
-    def _save_guarantee(self, guarantee: Guarantee) -> None:
+    def save_guarantee(self, guarantee: Guarantee) -> None:
         """Replace the guarantee, and its digest in the manifest; all other digests stay what they are."""
-        kept, key, core = self.manifest, self.key, self.current.core
-        self._write_guarantee(core, guarantee)
-        new = digests_of(self.path, [self._core(core) / "guarantee.json"])
-        Manifest({**kept.files, **new}, kept.activations).save(self._private(self.number), key)
-        sync_directory(self._private(self.number))
+        kept, key, core = self.inventory.manifest, self.inventory.key, self.inventory.current.core
+        self.write_guarantee(core, guarantee)
+        new = digests_of(self.paths.root, [self.paths.core(core) / "guarantee.json"])
+        Manifest({**kept.files, **new}, kept.activations).save(
+            self.paths.private(self.inventory.number), key
+        )
+        sync_directory(self.paths.private(self.inventory.number))
 
-    def _write_guarantee(self, core: int, guarantee: Guarantee) -> None:
+    def write_guarantee(self, core: int, guarantee: Guarantee) -> None:
         values = {"schema": GUARANTEE_SCHEMA, **asdict(guarantee)}
-        files.write_json(self._core(core) / "guarantee.json", values)
-        sync_directory(self._core(core))
+        files.write_json(self.paths.core(core) / "guarantee.json", values)
+        sync_directory(self.paths.core(core))
 
     # --- what is written once ---------------------------------------------------------------------
 
-    def _settings_of(self, model: MixedLinear) -> dict[str, Any]:
-        core, tangent = model.core, isinstance(model.user, TangentUser)
-        if tangent and model.guarantee is None and core.records is not None and len(core.records):
-            model.plan()
-        shape = {"prefix_digest": core.prefix_digest, "shape": core.boundary_shape}
-        return {
-            "schema": SCHEMA,
-            "version": VERSION,
-            "user": model.user.kind,
-            "classes": list(model.classes),
-            "core_digest": core.digest,
-            "activations": shape if tangent else None,
-            "num_weights": model.user.operator.d if tangent else None,
-            "sigma": None if model.guarantee is None else model.guarantee.sigma,
-        }
-
-    def _write_core_records(self, folder: Path, model: MixedLinear, data: TrainingSet) -> None:
+    def write_core_records(self, folder: Path, model: MixedLinear, data: TrainingSet) -> None:
         sets = (model.core.records, data.replay, model.calibrated_on)
         known = {record.digest: record for records in sets for record in records or ()}
         looks = dict(zip(known, looks_of(known.values()), strict=True))
-        index = CoreIndex.of(sets[:2], model.calibrated_on, key=self.key, looks=looks)
+        index = CoreIndex.of(sets[:2], model.calibrated_on, key=self.inventory.key, looks=looks)
         path = folder / "core-records.json"
         files.write_json(path, index.to_dict(), indent=None, mode=files.PRIVATE)
-
-    @staticmethod
-    def _fill_cache(cache: ActivationCache, data: TrainingSet, batch_size: int = 256) -> None:
-        rows = data.activations
-        if rows is None:
-            return
-        digests = data.digests
-        for start in range(0, len(digests), batch_size):
-            part = slice(start, start + batch_size)
-            cache.put(digests[part], rows[part])
-
-
-def first_certificate(model: MixedLinear, data: TrainingSet) -> Certificate | None:
-    """Of a model that has forgotten nothing: its sums' digest, for others to compare with."""
-    if not isinstance(model.user, CompactUser):
-        return None
-    residual = 0.0 if model.solution is None else model.solution.residual_norm
-    digests = (model.user.statistics_digest, model.user.weights_digest)
-    num, proved = len(data) if len(data.records) else 0, model.user.weights_proved
-    given = model.user.given
-    return ExactCertificate(*digests, num, 0, residual, weights_proved=proved, given=given)
 
 
 def certificate_of(values: Mapping[str, Any], shifts: tuple[float, ...]) -> Certificate:
@@ -341,3 +314,31 @@ def certificate_of(values: Mapping[str, Any], shifts: tuple[float, ...]) -> Cert
             **{**stored, "guarantee": Guarantee(**stored["guarantee"])}
         )
     return kind(**given)
+
+
+def settings_of(model: MixedLinear) -> dict[str, Any]:
+    core, part = model.core, model.user
+    planned = model.guarantee is not None
+    if part.noisy and not planned and core.records is not None and len(core.records):
+        model.plan()
+    shape = {"prefix_digest": core.prefix_digest, "shape": core.boundary_shape}
+    return {
+        "schema": SCHEMA,
+        "version": VERSION,
+        "user": part.kind,
+        "classes": list(model.classes),
+        "core_digest": core.digest,
+        "activations": shape if part.keeps_activations else None,
+        "num_weights": part.num_weights if part.noisy else None,
+        "sigma": None if model.guarantee is None else model.guarantee.sigma,
+    }
+
+
+def fill_cache(cache: ActivationCache, data: TrainingSet, batch_size: int = 256) -> None:
+    rows = data.activations
+    if rows is None:
+        return
+    digests = data.digests
+    for start in range(0, len(digests), batch_size):
+        part = slice(start, start + batch_size)
+        cache.put(digests[part], rows[part])

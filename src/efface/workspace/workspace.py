@@ -2,35 +2,34 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
-from safetensors import SafetensorError
 from torch import nn
 
 from efface import files
 from efface.data.looks import looks_of
 from efface.data.record import Split
 from efface.data.records import Records
-from efface.errors import EffaceError, RecordError, RequestError
+from efface.errors import RecordError, RequestError
 from efface.guarantee.apriori import StatePolicy
-from efface.guarantee.certificates import Guarantee
-from efface.model.mixed_linear import Current, MixedLinear, current
+from efface.guarantee.certificates import Certificate
+from efface.guarantee.promise import Guarantee
+from efface.model.core_index import CoreIndex
+from efface.model.mixed_linear import MixedLinear
 from efface.model.request import Request, Whom, meant
-from efface.parts.compact.user import CompactUser
-from efface.parts.forgetting import plan_compact, require_model_data
-from efface.parts.tangent.user import TangentUser
+from efface.parts.part import require_training_data
 from efface.parts.training_set import TrainingSet
 from efface.progress import Progress
+from efface.workspace.building import build
 from efface.workspace.disk import explaining_the_disk
-from efface.workspace.forgotten import KEY, Forgotten, new_key, save_key
-from efface.workspace.founding import check_folder, clear_folder
-from efface.workspace.inventory import FOLDERS
-from efface.workspace.ledger import Action, Intent, Step, reach, sync_directory
+from efface.workspace.founding import check_folder
+from efface.workspace.inventory import Inventory
+from efface.workspace.ledger import Action, Intent, Step, reach
 from efface.workspace.protocol import RequestProtocol, Result
-from efface.workspace.store import first_certificate
+from efface.workspace.published import current, load
+from efface.workspace.store import Store
 
 
 @dataclass(frozen=True)
@@ -45,8 +44,17 @@ class Preview:
     notes: tuple[str, ...] = ()
 
 
-class Workspace(RequestProtocol):
-    """The model in a directory. ``open`` one that is there, or ``create`` one from a fitted model."""
+class Workspace:
+    """The model in a directory. ``open`` one that is there, or ``create`` one from a fitted model.
+
+    ``inventory`` tells which files there are, ``store`` reads and writes them, ``protocol`` carries requests
+    out so that a crash is no harm.
+    """
+
+    def __init__(self, path: Path | str, module: nn.Module | None = None) -> None:
+        self.path, self.inventory = Path(path), Inventory(path, module)
+        self.store = Store(self.inventory)
+        self.protocol = RequestProtocol(self.store)
 
     @classmethod
     def open(
@@ -57,9 +65,9 @@ class Workspace(RequestProtocol):
         ``module`` is needed only if the core was built from an nn.Module object, or by code.
         """
         workspace = cls(path, module)
-        _ = workspace.current  # an error if it is none
-        workspace.only_looks = not recover
-        if recover and not workspace.settled():
+        _ = workspace.inventory.current  # an error if it is none
+        workspace.inventory.only_looks = not recover
+        if recover and not workspace.inventory.settled():
             workspace.resume()
         return workspace
 
@@ -82,99 +90,74 @@ class Workspace(RequestProtocol):
         """
         self = cls(path, module)
         check_folder(self.path, overwrite=overwrite)
-        data = model.complete(require_model_data(model.data))
+        data = model.complete(require_training_data(model.data))
         data = replace(data, looks=data.looks or looks_of(data.records))
         files.make_folder(self.path, files.PUBLIC_FOLDER)
-        with files.locked(self.path / "lock"):
+        with files.locked(self.store.paths.lock):
             check_folder(self.path, overwrite=overwrite)
             if current(self.path) is None:
-                self.journal.repair()
+                self.inventory.journal.repair()
             else:
-                self._recover(None)
+                self.protocol.recover(None)
             sets = (data.records, data.replay, model.core.records)
             restored = self.check_forgotten(*sets, allow_reingest=allow_reingest)
             fix = "free some space, train again."
             with explaining_the_disk("the folder is as it was.", fix):
-                self._found(model, data, config, restored)
+                build(self.protocol, model, data, config, restored)
         return self
 
-    def _found(
-        self, model: MixedLinear, data: TrainingSet, config: str, restored: tuple[str, ...]
-    ) -> None:
-        """Write a workspace beside the one that is there, publish it by one rename, delete the other."""
-        before = current(self.path)
-        number = 1 if before is None else before.release + 1
-        try:
-            self.journal.append(number, Action.TRAIN, Step.ACCEPTED)
-            reach(Step.ACCEPTED)
-            self._build(number, model, data, config, restored)
-            self.journal.append(number, Action.TRAIN, Step.PREPARED)
-            reach(Step.PREPARED)
-            self._switch(Current(number, number))
-        except (Exception, KeyboardInterrupt):
-            if current(self.path) == before:
-                with contextlib.suppress(OSError, SafetensorError):
-                    self._abandon(number)
-            raise
-        with explaining_the_disk("the new model is served.", "free some space, then resume."):
-            self._held = None
-            self._purge()
-            self.journal.append(number, Action.TRAIN, Step.DONE)
-            reach(Step.DONE)
+    # --- what is there ----------------------------------------------------------------------------
 
-    def _build(
-        self,
-        number: int,
-        model: MixedLinear,
-        data: TrainingSet,
-        config: str,
-        restored: tuple[str, ...],
-    ) -> None:
-        for name, mode in FOLDERS.items():
-            files.make_folder(self.path / name, mode)
-        if current(self.path) is None:
-            clear_folder(self.path)  # of a training that was cut short
-            save_key(self.path / "private" / KEY, new_key())
-            forgotten = Forgotten(self.key)
-        else:
-            forgotten = self.forgotten.changed(restored=restored)
-        core, folder = model.core, self._core(number)
-        files.make_folder(folder)
-        core.save(folder)
-        self._write_core_records(folder, model, data)
-        files.write_json(folder / "model.json", self._settings_of(model))
-        if model.guarantee is not None:
-            self._write_guarantee(number, model.guarantee)
-        if config:
-            files.write_bytes(folder / "config.toml", config.encode())
-        cache = None
-        if isinstance(model.user, TangentUser):
-            cache = core.cache(self.path / "activations")
-            self._fill_cache(cache, data)
-        sync_directory(folder)
-        sync_directory(folder.parent)
-        model.data, mine = data, model.cache
-        try:
-            model.cache = cache  # what the manifest covers
-            self._write(number, model, first_certificate(model, data), forgotten, number)
-        finally:
-            model.cache = mine
+    @property
+    def number(self) -> int:
+        """Of the published release."""
+        return self.inventory.number
 
-    def _abandon(self, number: int) -> None:
-        """Delete what was built of a workspace that could not be published."""
-        if current(self.path) is None:
-            clear_folder(self.path)
-        else:
-            self._tidy()
-            return
-        self.journal.append(number, Action.TRAIN, Step.ABORTED)
+    @property
+    def settings(self) -> dict[str, Any]:
+        return self.inventory.settings
+
+    @property
+    def data(self) -> TrainingSet:
+        """The training records without images, and their rows; activations are in a cache."""
+        return self.store.data
+
+    @property
+    def records(self) -> Records:
+        """The user records that are retained, without their images."""
+        return self.store.data.records
+
+    @property
+    def core_index(self) -> CoreIndex:
+        """Who and what is in core, and what bases and scales came from."""
+        return self.store.core_index
+
+    @property
+    def guarantee(self) -> Guarantee | None:
+        """What later requests promise, if that has been planned."""
+        return self.store.guarantee
+
+    @property
+    def certificate(self) -> Certificate | None:
+        """Of the published release; None where nothing was promised."""
+        return self.store.certificate
+
+    def model(self) -> MixedLinear:
+        """The published model with its training data and private state, ready to forget in memory."""
+        return self.store.model()
 
     # --- requests ---------------------------------------------------------------------------------
 
-    def preview(self, *, user_part_only: bool = False, **whom: Unpack[Whom]) -> Preview:
+    def preview(
+        self,
+        request: Request | None = None,
+        *,
+        user_part_only: bool = False,
+        **whom: Unpack[Whom],
+    ) -> Preview:
         """What :meth:`forget` would do, from the records alone; nothing is changed."""
-        with self._holding():
-            request, notes = meant(Request.of(**whom), self.records.owners)
+        with self.store.holding():
+            request, notes = meant(Request.one(request, whom), self.records.owners)
             staying = self.core_index.check(request, user_part_only=user_part_only)
             gone = self._named(request)
             retained, people = len(self.data) - len(gone), len(set(gone.owners))
@@ -182,6 +165,7 @@ class Workspace(RequestProtocol):
 
     def forget(
         self,
+        request: Request | None = None,
         *,
         guarantee: Guarantee | None = None,
         user_part_only: bool = False,
@@ -190,47 +174,54 @@ class Workspace(RequestProtocol):
     ) -> Result:
         """Forget some records, publish the new release, delete what is left of them.
 
-        ``whom`` is one of ``ids=``, ``owner=``, ``cohort=``, ``label=`` or ``everything=True``. An owner or
-        cohort with core records is refused, since these stay; ``user_part_only`` forgets the others, and
-        the certificate says how many stay.
+        ``whom`` is one of ``ids=``, ``owner=``, ``cohort=``, ``label=`` or ``everything=True``, or give a
+        :class:`Request`. An owner or cohort with core records is refused, since these stay;
+        ``user_part_only`` forgets the others, and the certificate says how many stay.
 
         An error before the release is published changes nothing. Once the intent is on disk a crash
         does not lose the request: opening the workspace finishes it. ``guarantee`` takes the place of
         the planned one for this request.
         """
-        request = Request.of(**whom)
-        with self._working():
+        request = Request.one(request, whom)
+        with self.protocol.working():
             request, notes = meant(request, self.records.owners)
             self.core_index.check(request, user_part_only=user_part_only)
             gone = self._named(request)
+            guarantee = guarantee or self.guarantee
             if len(gone) == len(self.records):
                 guarantee = None  # the weights will be 0
-            elif self.settings["user"] == CompactUser.kind:
-                guarantee = guarantee or self.guarantee
-            else:
-                guarantee = guarantee or self.guarantee or self._planned(1.0, 1e-5, None)
-            intent = Intent(self.number + 1, Action.FORGET, gone.digests, request, guarantee)
-            return replace(self._accept(intent, progress), notes=notes)
+            elif guarantee is None and self.store.part.noisy:
+                guarantee = self._planned(1.0, 1e-5, None)
+            intent = Intent(
+                self.inventory.number + 1, Action.FORGET, gone.digests, request, guarantee
+            )
+            return replace(self.protocol.accept(intent, progress), notes=notes)
 
     def add(
         self, records: Records, *, allow_reingest: bool = False, progress: Progress | None = None
     ) -> Result:
         """Take in new user records, under the same protocol as :meth:`forget`."""
-        with self._working():
+        with self.protocol.working():
             restored = self._check_new(records, allow_reingest)
-            model = MixedLinear.load(self.path, module=self.module)
+            model = load(self.path, module=self.inventory.module)
             part = model.stage(Records(records, model.classes), progress=progress)
             part = replace(part, looks=looks_of(part.records))
             with explaining_the_disk("nothing was changed.", "free some space, add them again."):
-                self._stage(part)
+                self.store.stage(part)
             reach(Step.STAGED)
-            guarantee = self.guarantee if self.settings["user"] == CompactUser.kind else None
-            if self.shifts:
-                guarantee = self.guarantee or self._planned(1.0, 1e-5, None)
+            guarantee = self.guarantee
+            if self.store.part.noisy:  # nothing to hide before the first request
+                shifts = self.store.shifts
+                guarantee = (guarantee or self._planned(1.0, 1e-5, None)) if shifts else None
             intent = Intent(
-                self.number + 1, Action.ADD, part.records.digests, None, guarantee, restored
+                self.inventory.number + 1,
+                Action.ADD,
+                part.records.digests,
+                None,
+                guarantee,
+                restored,
             )
-            return self._accept(intent, progress)
+            return self.protocol.accept(intent, progress)
 
     def plan(
         self,
@@ -244,9 +235,11 @@ class Workspace(RequestProtocol):
         ``state="noisy"``: from the next request on no weights without noise are kept. Compact: with
         ``sigma``, the difference between a release and the one before it is hidden by noise.
         """
-        with self._working():
+        with self.protocol.working():
             guarantee = self._planned(epsilon, delta, sigma, state)
-            self._accept(Intent(self.number, Action.PLAN, (), None, guarantee), None)
+            self.protocol.accept(
+                Intent(self.inventory.number, Action.PLAN, (), None, guarantee), None
+            )
         return guarantee
 
     def guarantee_with(
@@ -269,22 +262,22 @@ class Workspace(RequestProtocol):
 
     def resume(self, progress: Progress | None = None) -> Result | None:
         """Finish what was cut short; None if there was no request in flight."""
-        with files.locked(self.path / "lock"):
-            self.only_looks = False
-            return self._recover(progress)
+        with files.locked(self.store.paths.lock):
+            self.inventory.only_looks = False
+            return self.protocol.recover(progress)
 
     def cancel(self) -> Intent | None:
         """Call off the request that was cut short, if it is not published yet; None if there is none."""
-        with files.locked(self.path / "lock"):
-            self.only_looks = False
-            self.journal.repair()
-            intent = Intent.load(self.path / "pending.json")
-            if intent is not None and self._is_published(intent):
+        with files.locked(self.store.paths.lock):
+            self.inventory.only_looks = False
+            self.inventory.journal.repair()
+            intent = Intent.load(self.store.paths.pending)
+            if intent is not None and self.protocol.is_published(intent):
                 fix = f"run `efface resume {self.path}`: only deletions are left."
                 raise RequestError(f"release {intent.number} is published already.", fix)
-            if not self.settled():
+            if not self.inventory.settled():
                 with explaining_the_disk("the request is kept.", "free some space, try again."):
-                    self._tidy()
+                    self.protocol.tidy()
         return intent
 
     # --- checks before anything is touched --------------------------------------------------------
@@ -299,7 +292,7 @@ class Workspace(RequestProtocol):
             _, notes = meant(request, data.records.owners)
             if notes:
                 raise RequestError(error.message, f"{error.fix} {'; '.join(notes)}.") from None
-            if not self.forgotten:
+            if not self.inventory.forgotten:
                 raise
             hint = "if it was forgotten, nothing is left to do: names of forgotten records are not kept."
             raise RequestError(error.message, f"{error.fix} {hint}") from None
@@ -319,7 +312,7 @@ class Workspace(RequestProtocol):
             if record.id in known or record.id in core_ids:
                 fix = "take it out of the data, or give it another id."
                 raise RecordError(record.id, "is in the workspace already.", fix)
-            if record.label not in self.settings["classes"]:
+            if record.label not in self.inventory.settings["classes"]:
                 fix = "train a new model with this class."
                 raise RecordError(record.id, f"label {record.label!r} is none of the core's.", fix)
         index.check_new(records)
@@ -329,7 +322,7 @@ class Workspace(RequestProtocol):
         """Refuse images that were forgotten here; if they are allowed, returns their digests."""
         if current(self.path) is None:
             return ()
-        forgotten = self.forgotten
+        forgotten = self.inventory.forgotten
         found = [
             record for records in sets for record in records or () if record.digest in forgotten
         ]
@@ -348,14 +341,10 @@ class Workspace(RequestProtocol):
         sigma: float | None,
         state: StatePolicy | str = StatePolicy.SECRET,
     ) -> Guarantee:
-        if self.settings["user"] == CompactUser.kind:
-            d = (
-                0
-                if sigma is None
-                else MixedLinear.load(self.path, module=self.module).user.num_weights
-            )
-            return plan_compact(epsilon, delta, sigma, d, state)
-        sigma = sigma if sigma is not None else self.settings["sigma"]
-        if sigma is None:
-            raise EffaceError("sigma is chosen on core records, and there are none.", "give sigma.")
-        return Guarantee.plan(epsilon, delta, sigma, self.settings["num_weights"], state)
+        part, settings = self.store.part, self.inventory.settings
+        if part.noisy and sigma is None:
+            sigma = settings["sigma"]
+        d = settings["num_weights"] or 0
+        if not d and sigma is not None:
+            d = load(self.path, module=self.inventory.module).user.num_weights
+        return part.promise(epsilon, delta, sigma, d, state)

@@ -104,15 +104,15 @@ def digests(name: str, folder: Path) -> dict[str, Any]:
     gone, user = np.arange(0, len(records), 4), model.user
     user.core_weight = 1.0
     user.reset()
-    user.add(rows)
+    user.add_rows(rows)
     found["all"] = [user.statistics_digest, user.weights_digest, user.weights_proved]
     found["predictions"] = _sha(user.logits(activations).numpy()[back] + 0.0)
-    user.remove(rows.select(gone))
+    user.remove_rows(rows.select(gone))
     found["forgotten"] = [user.statistics_digest, user.weights_digest, user.weights_proved]
     user.reset()
     kept = records[np.setdiff1d(np.arange(len(records)), gone)]
     again = user.form.activations(kept, batch_size=batch)
-    user.add(user.rows(again, model.core.labels(kept)))
+    user.add_rows(user.rows(again, model.core.labels(kept)))
     found["retrained"] = [user.statistics_digest, user.weights_digest, user.weights_proved]
     return found
 

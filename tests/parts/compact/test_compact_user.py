@@ -25,8 +25,10 @@ from efface.network.core import Core
 from efface.network.targets import one_hot
 from efface.network.training import Stage
 from efface.parts.compact import ridge
+from efface.parts.compact.calibration import RIDGES
 from efface.parts.compact.rows import Rows
-from efface.parts.compact.user import RIDGES, CompactUser
+from efface.parts.compact.user import CompactUser
+from efface.workspace.published import load
 
 CLASSES = ["a", "b", "c"]
 FEATURES = 150
@@ -109,12 +111,12 @@ def test_any_history_ends_where_its_last_state_begins(steps: list[tuple[bool, li
     inside: list[int] = []
     for take_in, which in steps:
         part = pool().select(np.array(which))
-        _ = user.add(part) if take_in else user.remove(part)
+        _ = user.add_rows(part) if take_in else user.remove_rows(part)
         inside = inside + which if take_in else [i for i in inside if i not in which]
     after = digests(user)
     user.reset()
     if inside:
-        user.add(pool().select(np.array(sorted(inside))))
+        user.add_rows(pool().select(np.array(sorted(inside))))
     assert digests(user) == after
 
 
@@ -123,9 +125,9 @@ def test_taking_everything_out_leaves_the_core(core: Core) -> None:
     fresh = digests(user)
     x = core.activations(TEST)
     rows = user.rows(core.activations(user_records()), core.labels(user_records()))
-    user.add(rows)
+    user.add_rows(rows)
     assert digests(user) != fresh
-    user.remove(rows)
+    user.remove_rows(rows)
     assert digests(user) == fresh
     assert torch.equal(user.logits(x), core.logits_of(x))
 
@@ -135,7 +137,7 @@ def test_order_batches_and_threads_do_not_change_the_statistics(core: Core, bits
     """Given the rows: 100 at once use another kernel than batches of 7."""
     user = calibrated(core, bits=bits)
     rows = user.rows(core.activations(user_records(100)), core.labels(user_records(100)))
-    user.add(rows)
+    user.add_rows(rows)
     want = digests(user)
     orders = [np.arange(100), np.random.default_rng(0).permutation(100)]
     for order in orders:
@@ -174,10 +176,10 @@ def test_a_row_does_not_depend_on_the_company_it_is_computed_in(name: str) -> No
 def test_rows_never_added_are_refused_and_change_nothing(core: Core) -> None:
     user = calibrated(core)
     rows = user.rows(core.activations(user_records(6)), core.labels(user_records(6)))
-    user.add(rows.select(np.arange(3)))
+    user.add_rows(rows.select(np.arange(3)))
     before = digests(user)
     with pytest.raises(RequestError):
-        user.remove(rows)
+        user.remove_rows(rows)
     assert digests(user) == before
 
 
@@ -185,7 +187,7 @@ def test_a_solve_that_fails_leaves_everything_as_it_was(core: Core) -> None:
     """Without a ridge, fewer rows than features have no unique weights."""
     user = calibrated(core, mu=1.0)
     rows = user.rows(core.activations(user_records(20)), core.labels(user_records(20)))
-    user.add(rows.select(np.arange(10)))
+    user.add_rows(rows.select(np.arange(10)))
     before, theta = digests(user), user.theta
     user.mu = 0.0
     for change, part in ((user.remove, np.arange(4)), (user.add, np.arange(10, 20))):
@@ -286,9 +288,9 @@ def test_the_chosen_ridge_is_one_of_the_grid_and_shared_by_all_rows(core: Core) 
     assert user.mu is None
     assert user.total_ridge in RIDGES
     rows = user.rows(core.activations(user_records(20)), core.labels(user_records(20)))
-    user.add(rows)
+    user.add_rows(rows)
     assert user.ridge_mu == user.total_ridge / 20
-    user.remove(rows.select(np.arange(15)))
+    user.remove_rows(rows.select(np.arange(15)))
     assert user.ridge_mu == user.total_ridge / 5
 
 
@@ -326,7 +328,7 @@ def test_the_weights_solve_the_ridge_of_the_quantised_rows(core: Core) -> None:
     user = calibrated(core, mu=0.02)
     x, labels = core.activations(user_records()), core.labels(user_records())
     rows = user.rows(x, labels)
-    user.add(rows)
+    user.add_rows(rows)
     q = rows.features.astype(float) * user.quantiser.scale  # type: ignore[union-attr]
     t = rows.targets.astype(float) * user.target_quantiser.scale
     want = np.linalg.solve(q.T @ q / 45 + 0.02 * np.eye(q.shape[1]), q.T @ t / 45)
@@ -415,7 +417,7 @@ def test_a_saved_model_predicts_the_same_to_the_bit(
     model = model_of(core, **options).fit(user_records())
     model.forget(ids=user_records()[3].id)
     model.save(tmp_path)
-    again = MixedLinear.load(tmp_path)
+    again = load(tmp_path)
     assert torch.equal(again.logits(TEST), model.logits(TEST))
     assert again.user.weights_digest == model.user.weights_digest
     assert again.user.settings == model.user.settings
@@ -427,7 +429,7 @@ def test_a_model_without_users_is_saved_as_the_core(core: Core, tmp_path: Path) 
     fitted.forget(everything=True)
     fitted.save(tmp_path / "all forgotten")
     for name in ("never fitted", "all forgotten"):
-        again = MixedLinear.load(tmp_path / name)
+        again = load(tmp_path / name)
         # Never fitted it has no form yet and computes as the core does; else in integers of 8 bits.
         exact = name == "never fitted"
         torch.testing.assert_close(
@@ -439,7 +441,7 @@ def test_a_model_without_users_is_saved_as_the_core(core: Core, tmp_path: Path) 
 def test_a_loaded_model_cannot_forget_what_it_has_not_got(core: Core, tmp_path: Path) -> None:
     model_of(core).fit(user_records()).save(tmp_path)
     with pytest.raises(EffaceError, match="no training data at hand"):
-        MixedLinear.load(tmp_path).forget(ids="s1-3")
+        load(tmp_path).forget(ids="s1-3")
 
 
 def test_a_model_saved_in_float64_still_predicts_as_before(core: Core, tmp_path: Path) -> None:
@@ -449,7 +451,7 @@ def test_a_model_saved_in_float64_still_predicts_as_before(core: Core, tmp_path:
     model.user.theta = model.user.theta.astype(np.float64) * (1 + 2.0**-30)
     wide = model.user.weights_digest
     model.save(tmp_path)
-    again = MixedLinear.load(tmp_path).user
+    again = load(tmp_path).user
     assert again.theta.dtype == np.float64
     assert again.weights_digest == wide != single
     x = model.activations(TEST)
@@ -481,6 +483,6 @@ def test_the_chosen_ridge_is_the_one_that_is_solved_with(
     monkeypatch.setattr(ridge._System, "solve", watching)
     user = calibrated(core, total_ridge=0.2)
     rows = user.rows(core.activations(user_records(11)), core.labels(user_records(11)))
-    user.add(rows)
+    user.add_rows(rows)
     assert 0.2 / 11 * 11 != 0.2
     assert seen == [0.2]

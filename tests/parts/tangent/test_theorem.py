@@ -16,10 +16,10 @@ from torch import Tensor
 
 from efface.guarantee import apriori
 from efface.guarantee.apriori import RequestHistory
-from efface.guarantee.certificates import Guarantee, ShiftCertificate
+from efface.guarantee.certificates import ShiftCertificate
+from efface.guarantee.promise import Guarantee
 from efface.linear.operator import TangentOperator
 from efface.network.targets import one_hot
-from efface.parts.forgetting import forget_tangent
 from efface.parts.tangent.forgetting import PaperForgetting
 from efface.parts.tangent.theorem import FAILURE_PROBABILITY, theorem_constants, with_theorem
 from efface.parts.tangent.user import TangentUser
@@ -155,7 +155,7 @@ def test_every_request_counts_and_forgotten_records_count_too() -> None:
     x[2] *= 100
     data = TrainingSet(cases.tiny_records(8), None, LABELS, activations=x)
     guarantee = Guarantee.plan(1.0, 1e-5, sigma=1.0, d=user.operator.d)
-    outcome = forget_tangent(user, data, np.array([2]), guarantee)
+    outcome = user.outcome(data, np.array([2]), guarantee)
     first = outcome.certificate.private()["apriori"]
     tail = cases.tail("cnn")
     f, jac = tail(x.clone()).detach(), explicit_jacobian(tail, x)
@@ -164,7 +164,8 @@ def test_every_request_counts_and_forgotten_records_count_too() -> None:
     assert first["M"] >= largest
     assert (first["num_requests"], first["n"], first["b"]) == (1, 8, 1)
     rest = data.without(np.array([2]))
-    kept = forget_tangent(user, rest, np.array([0, 1]), guarantee, history=outcome.history)
+    user.history = outcome.history
+    kept = user.outcome(rest, np.array([0, 1]), guarantee)
     second = kept.certificate.private()["apriori"]
     assert (second["num_requests"], second["n"], second["b"]) == (2, 8, 2)
     assert (second["beta"], second["M"]) == (first["beta"], first["M"])

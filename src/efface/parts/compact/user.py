@@ -8,227 +8,59 @@ are the weights: the exact solution rounded to float32, on whatever machine.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from enum import StrEnum
+from dataclasses import replace
+from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from efface.arithmetic.choice import Arithmetic, Choice, load_form
-from efface.arithmetic.form import FloatForm, Form
-from efface.digests import tensors_digest
-from efface.environment import environment
-from efface.errors import EffaceError
-from efface.guarantee.certificates import Given
-from efface.linear.projection import Projection
+from efface import files
+from efface.errors import EffaceError, GuaranteeError
+from efface.guarantee import noise
+from efface.guarantee.apriori import StatePolicy
+from efface.guarantee.certificates import Certificate, Difference, ExactCertificate, reached
+from efface.guarantee.checks import Check
+from efface.guarantee.promise import Guarantee
 from efface.linear.solution import Solution, Status
-from efface.network.activations import Activations
+from efface.network.activations import ActivationCache, Activations
 from efface.network.core import Core
-from efface.network.targets import one_hot
 from efface.parts.compact.exact_product import exact_product
-from efface.parts.compact.quantiser import Quantiser
 from efface.parts.compact.ridge import RidgeSolution, solve
+from efface.parts.compact.row_maker import RowMaker
 from efface.parts.compact.rows import Rows
 from efface.parts.compact.statistics import Statistics
-from efface.parts.tangent.sgd import Progress
+from efface.parts.compact.verification import Solved, compare
+from efface.parts.part import Agreement, Change, within_rounding
+from efface.parts.training_set import TrainingSet
+from efface.progress import Progress
 
-RIDGES = (0.001, 0.003, 0.01, 0.03, 0.05, 0.1, 0.2, 0.3, 0.6, 1.0, 2.0, 5.0, 10.0)
-DEFAULT_RIDGE = 0.2  # λ where there is nothing to choose it on; see docs/method.md
-
-
-class Calibration(StrEnum):
-    """Where bases and scales came from. Never from user data."""
-
-    CORE = "core records"
-    GIVEN = "given records"
-    STATISTICS = "the network's normalisation statistics"
-    SYNTHETIC = "synthetic images"
-
-    @property
-    def headroom(self) -> float:
-        """How far beyond what was seen user data may reach unsaturated; see ``Quantiser.fit``."""
-        return 2.0 if self in (Calibration.CORE, Calibration.GIVEN) else 4.0
+STATISTICS = "statistics.safetensors"
 
 
-class CompactUser:
+class Direction(Enum):
+    IN, OUT = "in", "out"
+
+
+class CompactUser(RowMaker):
     """Exact forgetting: see the module. Zero until fitted, so the model is the core's.
 
-    Args:
-        features: about how many features k (the pooled ones come first; the rest is shared by layers).
-        bits: width of the quantised features, 2 to 16; targets always have 16.
-        mu: the ridge μ of (G/n + μI) Θ = B/n. None chooses a total ridge λ = n μ instead, by
-            cross-validation on the calibration samples (core data): the best λ depends far less on n
-            than the best μ, and core data are few. Without labels to choose on, ``DEFAULT_RIDGE``.
-        target_scale: targets are one-hot times this, minus what stays of the core's logits.
-        bases: "core" (leading directions of core data) or "random" (seeded).
-        core_weight: how much of the core's logits a fitted model keeps: f = α f_core + Θᵀψ. None lets
-            ``MixedLinear.fit`` decide: 0 where core records are replayed (their own rows say it all, and
-            the core is overconfident on just these records), else 1.
-        calibration: where bases and scales came from; ``calibrate`` sets it, files keep it.
-        arithmetic: "integer" (the same bits on every machine), "float32", or "auto": integer where the
-            network has such a form. ``MixedLinear.calibrate`` finds it, and ``form`` says which it is.
-        form: the settings of the form, from a file.
+    Its arguments are those of :class:`RowMaker`.
     """
-
-    kind = "compact"
-
-    def __init__(
-        self,
-        core: Core,
-        *,
-        features: int = 4096,
-        bits: int = 8,
-        mu: float | None = None,
-        target_scale: float = 5.0,
-        bases: str = "core",
-        seed: int = 0,
-        total_ridge: float | None = None,
-        core_weight: float | None = None,
-        calibration: str | None = None,
-        arithmetic: str = "auto",
-        form: dict[str, Any] | None = None,
-    ) -> None:
-        self.arithmetic = Arithmetic(arithmetic)
-        self.form: Form = FloatForm(core) if form is None else load_form(core, form)
-        self.form_reasons: tuple[str, ...] = ()  # why it is not a better one
-        self.core, self.num_wanted, self.bits, self.mu = core, features, bits, mu
-        self.target_scale, self.bases, self.seed = target_scale, bases, seed
-        self.total_ridge, self.core_weight = total_ridge, core_weight
-        self.calibration = None if calibration is None else Calibration(calibration)
-        self.projection: Projection | None = None
-        self.quantiser: Quantiser | None = None
-        self.statistics: Statistics | None = None
-        # (k, c) float32; float64 with noise on it, and in files of earlier versions.
-        self.theta: np.ndarray | None = None
-        self.weights_proved: bool | None = None  # of the last solve; None: not solved here
-
-    # --- from core data ---------------------------------------------------------------------------
-
-    @property
-    def wants_gradients(self) -> bool:
-        """Whether ψ will have gradient features."""
-        return Projection.side(self.core.tail, self.num_wanted) > 0
-
-    def take_form(self, choice: Choice) -> None:
-        """Compute in this form from now on; before ``calibrate``."""
-        self.form, self.form_reasons = choice.form, choice.reasons
-
-    def calibrate(
-        self,
-        activations: Activations,
-        labels: Tensor | None,
-        source: Calibration = Calibration.CORE,
-    ) -> None:
-        """Bases, scales and (if not given) the ridge, from core samples or from ``synthetic`` ones.
-
-        User data never comes here. Without ``labels`` there is nothing to choose a ridge on.
-        """
-        samples = activations[slice(0, len(activations))]
-        self.projection = Projection.build(
-            self.core.tail,
-            self.form.plain(samples),
-            self.num_wanted,
-            bases=self.bases,
-            seed=self.seed,
-        )
-        self.form.fit_projection(self.projection, samples)
-        rows = self._psi(activations)
-        bias = self.projection.bias
-        self.quantiser = Quantiser.fit(rows, self.bits, headroom=source.headroom, bias=bias)
-        if self.mu is None and self.total_ridge is None:
-            features = self.quantiser.quantise(rows)[0]
-            self.total_ridge = (
-                DEFAULT_RIDGE if labels is None else self._choose_ridge(features, labels)
-            )
-        self.calibration, self.statistics = source, self._empty()
-
-    def _choose_ridge(self, features: np.ndarray, labels: Tensor, folds: int = 5) -> float:
-        """The λ of least ``folds``-fold squared error on core data.
-
-        Core data are few: the squared error, which is what ridge minimises, is a far steadier guide than
-        the number of right answers. The targets are fitted directly: the core was trained on these very
-        records, so its logits would leak their labels into the validation folds.
-        """
-        position = folds_of(labels.numpy(), folds)
-        if len(np.unique(position)) < 2:
-            return DEFAULT_RIDGE
-        q, t = self._real(features), self._core_targets(labels)
-        error = np.zeros(len(RIDGES))
-        for fold in np.unique(position):
-            train, test = position != fold, position == fold
-            kernel, across = q[train] @ q[train].T, q[test] @ q[train].T
-            for i, ridge in enumerate(RIDGES):
-                dual = np.linalg.solve(kernel + ridge * np.eye(len(kernel)), t[train])
-                error[i] += np.square(across @ dual - t[test]).sum()
-        return RIDGES[int(error.argmin())]
-
-    def _core_targets(self, labels: Tensor) -> np.ndarray:
-        return one_hot(labels, len(self.core.classes), self.target_scale).numpy()
-
-    @property
-    def target_quantiser(self) -> Quantiser:
-        """±8 target scales on 16 bits: a step of about 0.001 for targets of 5."""
-        return Quantiser.uniform(len(self.core.classes), 8 * self.target_scale, 16)
-
-    def _require_calibrated(self) -> tuple[Projection, Quantiser, Statistics]:
-        if self.projection is None or self.quantiser is None or self.statistics is None:
-            raise EffaceError(
-                "the compact user part has no bases and scales yet.",
-                "call model.calibrate() or model.fit() first.",
-            )
-        return self.projection, self.quantiser, self.statistics
-
-    def _empty(self) -> Statistics:
-        assert self.projection is not None
-        size = self.projection.num_features
-        return Statistics(size, len(self.core.classes), bits=self.bits)
-
-    # --- rows, statistics, weights ----------------------------------------------------------------
-
-    def rows(self, activations: Activations, labels: Tensor) -> Rows:
-        """Quantised ψ and residuals y − α f_core of some samples: one forward and one backward each.
-
-        A sample's row is the same whoever else is there: each is computed alone.
-        """
-        assert self.projection is not None
-        assert self.quantiser is not None
-        features = [np.zeros((0, self.projection.num_features), self.quantiser.dtype)]
-        logits = [np.zeros((0, len(self.core.classes)))]
-        for psi, some in self.form.rows(self.projection, activations):
-            features.append(self.quantiser.quantise(psi.double().numpy())[0])
-            logits.append(some.double().numpy())
-        residuals = self._core_targets(labels) - self.kept * np.concatenate(logits)
-        return Rows(np.concatenate(features), self.target_quantiser.quantise(residuals)[0])
-
-    def _psi(self, activations: Activations) -> np.ndarray:
-        assert self.projection is not None
-        rows = [psi.double().numpy() for psi, _ in self.form.rows(self.projection, activations)]
-        return np.concatenate([np.zeros((0, self.projection.num_features)), *rows])
-
-    @property
-    def kept(self) -> float:
-        """α, the weight of the core's logits in a fitted model."""
-        return 1.0 if self.core_weight is None else self.core_weight
-
-    def num_saturated(self, rows: Rows) -> int:
-        """How many numbers of these rows are at the end of their range, so were (nearly all) clipped."""
-        projection, quantiser, _ = self._require_calibrated()
-        ends = np.abs(rows.features.astype(np.int32)) == quantiser.limit
-        ends[:, projection.bias] = False  # always 1, which is the limit of 2 bits
-        targets = np.abs(rows.targets.astype(np.int32)) == self.target_quantiser.limit
-        return int(ends.sum() + targets.sum())
 
     def fit(
         self, activations: Activations, labels: Tensor, progress: Progress | None = None
     ) -> Solution:
         """Statistics of all samples, then one solve."""
         self._require_calibrated()
-        self.statistics = self._empty()
-        return self.add(self.rows(activations, labels))
+        self.statistics = self.no_statistics()
+        return self.add_rows(self.rows(activations, labels))
 
-    def add(self, rows: Rows) -> Solution:
+    def add_rows(self, rows: Rows) -> Solution:
         """Take samples in, and solve; if that fails they are out again."""
         statistics = self._require_calibrated()[2]
         statistics.add(rows.features, rows.targets)
@@ -238,7 +70,7 @@ class CompactUser:
             statistics.remove(rows.features, rows.targets)
             raise
 
-    def remove(self, rows: Rows) -> Solution:
+    def remove_rows(self, rows: Rows) -> Solution:
         """Take samples out, exactly, and solve: the cost does not depend on how many remain.
 
         If the solve fails they are in again, and the weights are as they were.
@@ -295,17 +127,174 @@ class CompactUser:
         assert self.theta is not None
         if self.theta.dtype == np.float32:
             return exact_product(features, self.theta, self.quantiser.scale)
-        return self._real(features) @ self.theta
+        return self.real(features) @ self.theta
 
     def reset(self) -> None:
         """Forget everything: no statistics, Θ = 0."""
         if self.projection is not None:
-            self.statistics = self._empty()
+            self.statistics = self.no_statistics()
         self.theta, self.weights_proved = None, True  # no rows: Θ = 0 exactly
 
-    def _real(self, features: np.ndarray) -> np.ndarray:
-        assert self.quantiser is not None
-        return features.astype(np.float64) * self.quantiser.scale
+    # --- requests ---------------------------------------------------------------------------------
+
+    def samples(self, data: TrainingSet, activations: Activations) -> TrainingSet:
+        return replace(data, rows=self.rows(activations, data.labels))
+
+    def learn(self, data: TrainingSet, progress: Progress | None = None) -> Solution:
+        assert data.rows is not None
+        self.reset()
+        return self.add_rows(data.rows.whole())
+
+    def forget(
+        self,
+        data: TrainingSet,
+        positions: np.ndarray,
+        guarantee: Guarantee | None,
+        *,
+        procedure: Any = None,
+        test_seed: bytes | None = None,
+        progress: Progress | None = None,
+    ) -> Change:
+        """Subtract the records' integers and solve: exact. With a ``guarantee`` the weights get noise that
+        hides the difference to the release before."""
+        assert data.rows is not None
+        rows = data.rows.select(positions)
+        solution, difference = self._changed(rows, Direction.OUT, guarantee, test_seed)
+        left = data.without(positions)
+        certificate = self._certificate(len(left), len(positions), solution, difference)
+        return Change(left, certificate, solution)
+
+    def add(
+        self,
+        data: TrainingSet,
+        new: TrainingSet,
+        guarantee: Guarantee | None,
+        *,
+        cache: ActivationCache | None = None,
+        test_seed: bytes | None = None,
+        progress: Progress | None = None,
+    ) -> Change:
+        """Add their integers and solve; the certificate is that of a model fitted on all at once."""
+        rows, both = new.rows, data.plus(new)
+        if len(both.records) == len(new.records):
+            # After everything was forgotten Θ is 0, replayed records and all: begin as fit() does.
+            self.reset()
+            rows = both.rows
+        assert rows is not None
+        solution, difference = self._changed(rows.whole(), Direction.IN, guarantee, test_seed)
+        certificate = self._certificate(len(both), 0, solution, difference)
+        return Change(both, certificate, solution)
+
+    def _changed(
+        self, rows: Rows, way: Direction, guarantee: Guarantee | None, test_seed: bytes | None
+    ) -> tuple[Solution, Difference | None]:
+        """Rows in or out; with a ``guarantee``, noise on the weights after it.
+
+        The noise is for somebody who has the release before, too: the weights that would be released if
+        nothing had changed are solved for as well, and must be near enough to be hidden by it. If they
+        are not, GuaranteeError, and nothing is changed. The sums stay exact; the noise is in no other
+        place than the released weights.
+        """
+        change = self.add_rows if way is Direction.IN else self.remove_rows
+        if guarantee is None:
+            return change(rows), None
+        served, proved = self.theta, self.weights_proved
+        statistics = self._require_calibrated()[2]
+        before = self.solution_of(statistics).theta
+        solution = change(rows)
+        assert self.theta is not None
+        distance = float(np.linalg.norm(self.theta.astype(np.float64) - before))
+        difference = Difference(guarantee, distance, self.num_weights, test_seed is None)
+        if not difference.passed:
+            undo = statistics.remove if way is Direction.IN else statistics.add
+            undo(rows.features, rows.targets)
+            self.theta, self.weights_proved = served, proved
+            raise GuaranteeError(
+                f"epsilon {guarantee.epsilon} between the two releases asked for, "
+                f"{reached(difference.epsilon_bound)} reached; nothing was changed.",
+                f"raise sigma above {distance / guarantee.shift(self.num_weights):.2g}, or epsilon.",
+            )
+        self.theta = noise.release_on_grid(
+            self.theta, guarantee.sigma, guarantee.grid, test_seed=test_seed
+        ).values
+        return solution, difference
+
+    def _certificate(
+        self,
+        num_retained: int,
+        num_forgotten: int,
+        solution: Solution | None,
+        difference: Difference | None = None,
+    ) -> ExactCertificate:
+        return ExactCertificate(
+            self.statistics_digest,
+            self.weights_digest,
+            num_retained,
+            num_forgotten,
+            0.0 if solution is None else solution.residual_norm,
+            difference,
+            self.weights_proved,
+            self.given,
+        )
+
+    def first_certificate(
+        self, data: TrainingSet, solution: Solution | None
+    ) -> ExactCertificate | None:
+        return self._certificate(len(data) if len(data.records) else 0, 0, solution)
+
+    def plan(
+        self,
+        epsilon: float,
+        delta: float,
+        sigma: float | None,
+        state: StatePolicy | str,
+        core_activations: Callable[[], Activations | None],
+    ) -> Guarantee:
+        return self.promise(epsilon, delta, sigma, self.num_weights, state)
+
+    @classmethod
+    def promise(
+        cls, epsilon: float, delta: float, sigma: float | None, d: int, state: StatePolicy | str
+    ) -> Guarantee:
+        """What hides the difference between two releases; σ is the caller's, nothing else needs it."""
+        if sigma is None:
+            fix = "no plan is needed; give sigma to hide the difference between releases, too."
+            raise EffaceError("the compact user part forgets exactly.", fix)
+        if d == 0:
+            raise EffaceError("the compact user part has no features yet.", "fit the model first.")
+        guarantee = Guarantee.plan(epsilon, delta, sigma, d, state)
+        if guarantee.state is not StatePolicy.SECRET:
+            fix = "leave the state secret: protect the workspace's private folder."
+            raise EffaceError("the compact user part keeps exact sums, which have no noise.", fix)
+        return guarantee
+
+    # --- what is proved ---------------------------------------------------------------------------
+
+    def verify(self, data: TrainingSet, certificate: Certificate | None) -> Iterator[Check]:
+        stored = self._solved()
+        self.learn(data)
+        yield from compare(stored, self._solved(), certificate)
+
+    def _solved(self) -> Solved:
+        return Solved(self.statistics_digest, self.weights_digest, self.theta, self.weights_proved)
+
+    def agreement(self, data: TrainingSet, at: np.ndarray, again: TrainingSet) -> Agreement:
+        """In integers a row is a function of the image alone: one that differs is wrong."""
+        assert data.rows is not None
+        assert again.rows is not None
+        stored, anew = data.rows.select(at), again.rows.whole()
+        if self.form.arithmetic != "integer":
+            equal, within = within_rounding(stored.features, anew.features, 1.0)
+            return Agreement(equal, within, everywhere=False)
+        differ = (stored.features != anew.features).any(1) | (stored.targets != anew.targets).any(1)
+        first = int(differ.argmax()) if differ.any() else None
+        return Agreement(int((~differ).sum()), first is None, everywhere=True, first=first)
+
+    def traces(self, activations: Activations, labels: Tensor) -> Iterator[tuple[str, np.ndarray]]:
+        if self.projection is not None:
+            rows = self.rows(activations, labels)
+            yield "the ψ row", rows.features
+            yield "the target row", rows.targets
 
     @property
     def num_weights(self) -> int:
@@ -323,75 +312,42 @@ class CompactUser:
         kind = "<f4" if theta.dtype == np.float32 else "<f8"
         return hashlib.sha256(np.ascontiguousarray(theta, dtype=kind).tobytes()).hexdigest()
 
-    @property
-    def given(self) -> Given:
-        """What a certificate of this part is relative to."""
-        core = self.core
-        settings = {k: v for k, v in self.settings.items() if k != "layers"}
-        kept = {k: v for k, v in self.tensors.items() if k != "theta"}
-        return Given(
-            arithmetic=self.form.arithmetic,
-            core_digest=core.digest,
-            calibration_digest=tensors_digest(kept, settings),
-            classes_digest=tensors_digest({}, {"classes": list(core.classes)}),
-            preprocess_digest=tensors_digest({}, core.backbone.preprocess.to_dict()),
-            ridge=self.total_ridge if self.mu is None else None,
-            mu=self.mu,
-            environment=environment(integer=self.form.arithmetic == "integer"),
-        )
-
     # --- files ------------------------------------------------------------------------------------
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        projection = self.projection
-        # Only where it is known: files of earlier versions have none, and a digest of what they have.
-        known: dict[str, Any] = {}
-        if self.calibration is not None:
-            known = {"calibration": str(self.calibration), "form": self.form.settings}
-            known |= {"arithmetic": str(self.arithmetic)}
-        return {
-            "kind": self.kind,
-            "features": self.num_wanted,
-            "bits": self.bits,
-            "mu": self.mu,
-            "total_ridge": self.total_ridge,
-            "target_scale": self.target_scale,
-            "bases": self.bases,
-            "seed": self.seed,
-            "core_weight": self.core_weight,
-            "layers": list(projection.names) if projection is not None else None,
-            **known,
-        }
 
     @property
     def tensors(self) -> dict[str, Tensor]:
         """What predictions need: bases, scales and Θ. The statistics are kept by the workspace."""
-        if self.projection is None or self.quantiser is None:
-            return {}
-        tensors = {f"projection.{k}": v for k, v in self.projection.to_tensors().items()}
-        for key, array in self.quantiser.to_arrays().items():
-            tensors[f"quantiser.{key}"] = torch.from_numpy(np.array(array))
-        if self.theta is not None:
+        tensors = self.calibration_tensors
+        if tensors and self.theta is not None:
             tensors["theta"] = torch.from_numpy(np.array(self.theta))
         return tensors
 
-    def load_tensors(self, tensors: dict[str, Tensor], layers: list[str] | None = None) -> None:
-        if not tensors:
-            return
-        part = lambda p: {k[len(p) :]: v for k, v in tensors.items() if k.startswith(p)}  # noqa: E731
-        names, pooled = tuple(layers or ()), self.core.tail.head.in_features
-        self.projection = Projection.from_tensors(part("projection."), names, pooled)
-        arrays = {k: v.numpy() for k, v in part("quantiser.").items()}
-        self.quantiser = Quantiser.from_arrays(arrays)
-        self.theta = tensors["theta"].numpy() if "theta" in tensors else None
-        self.statistics = self._empty()
+    def load_tensors(
+        self, tensors: Mapping[str, Tensor], layers: Sequence[str] | None = None
+    ) -> None:
+        if tensors:
+            self.load_calibration(tensors, layers or ())
+            self.theta = tensors["theta"].numpy() if "theta" in tensors else None
 
+    @classmethod
+    def load(
+        cls, core: Core, settings: Mapping[str, Any], tensors: Mapping[str, Tensor]
+    ) -> CompactUser:
+        options = {name: value for name, value in settings.items() if name != "kind"}
+        layers = options.pop("layers", None)
+        part = cls(core, **options)
+        part.load_tensors(tensors, layers)
+        return part
 
-def folds_of(labels: np.ndarray, folds: int) -> np.ndarray:
-    """A fold for each sample, the classes spread evenly: the i-th sample of a class goes to i mod f."""
-    position = np.zeros(len(labels), dtype=np.int64)
-    for label in np.unique(labels):
-        members = np.flatnonzero(labels == label)
-        position[members] = np.arange(len(members)) % folds
-    return position
+    def save_private(self, folder: Path) -> None:
+        """The sums."""
+        assert self.statistics is not None
+        arrays = self.statistics.to_arrays()
+        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        files.write_tensors(folder / STATISTICS, tensors)
+
+    def load_private(self, folder: Path) -> None:
+        tensors = files.read_tensors(folder / STATISTICS)
+        arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+        with files.as_saved(folder / STATISTICS):
+            self.statistics = Statistics.from_arrays(arrays)

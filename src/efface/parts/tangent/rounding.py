@@ -27,12 +27,12 @@ from efface.linear.layers import (
     GlobalMeanLayer,
     Layer,
     LinearLayer,
-    OpaqueLayer,
     ResidualLayer,
     Saved,
     ViewsLayer,
 )
 from efface.linear.lowering import lower
+from efface.linear.opaque import OpaqueLayer
 from efface.linear.operator import Prepared, TangentOperator
 from efface.parts.tangent.problem import RidgeProblem
 

@@ -1,26 +1,47 @@
-"""The tangent user part: user weights w for f_core(x) + J(x) w, fitted by a solver of choice."""
+"""The tangent user part: user weights w for f_core(x) + J(x) w, fitted by a solver of choice.
+
+Forgetting is a Newton step on the retained data, w ← w − H_r⁻¹ g_r(w), and fresh noise on what is served.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from efface import files
+from efface.data.records import Records
+from efface.digests import tensors_digest
 from efface.errors import EffaceError, FormatError
+from efface.guarantee.apriori import StatePolicy
+from efface.guarantee.certificates import Certificate
+from efface.guarantee.checks import Check
+from efface.guarantee.promise import Guarantee, sigma_for
 from efface.linear.last_layer import ridge, with_ones
 from efface.linear.operator import TangentOperator
-from efface.linear.solution import Solution
-from efface.network.activations import Activations
+from efface.linear.solution import Solution, Status
+from efface.network.activations import ActivationCache, Activations
 from efface.network.core import Core
 from efface.network.targets import one_hot
+from efface.parts.part import Agreement, Change, UserPart, within_rounding
 from efface.parts.tangent.cg import ConjugateGradient
 from efface.parts.tangent.kfac import Kfac
 from efface.parts.tangent.preconditioners import Identity, Nystrom, Preconditioner
 from efface.parts.tangent.problem import RidgeProblem
-from efface.parts.tangent.sgd import Progress
+from efface.parts.tangent.release import Outcome, Procedure, release
+from efface.parts.tangent.theorem import theorem_constants
+from efface.parts.tangent.verification import recertify
+from efface.parts.training_set import TrainingSet, joined, select
+from efface.progress import Progress
 
+STATE = "state.safetensors"  # weights without noise
+ROUNDING = 1e-3  # activations computed anew, with other kernels, may differ by this
 PRECONDITIONERS = ("none", "nystrom", "kfac")
 
 
@@ -36,7 +57,7 @@ class Solver(Protocol):
     ) -> Solution: ...
 
 
-class TangentUser:
+class TangentUser(UserPart):
     """User weights of all parameters of the tail; zero until fitted, so the model is the core's.
 
     Args:
@@ -47,6 +68,11 @@ class TangentUser:
     """
 
     kind = "tangent"
+    noisy = True
+    keeps_activations = True
+    secret_file = STATE
+
+    mu: float
 
     def __init__(
         self,
@@ -66,7 +92,7 @@ class TangentUser:
         self.reset()
 
     @property
-    def settings(self) -> dict:
+    def settings(self) -> dict[str, Any]:
         """What the loss and the predictions' bits depend on; the solver is the caller's."""
         return {
             "kind": self.kind,
@@ -135,6 +161,18 @@ class TangentUser:
             return Nystrom.build(self.problem(activations, labels), rank)
         return Kfac.build(self.operator, activations, self.mu) if kind == "kfac" else Identity()
 
+    def activations(
+        self,
+        records: Records,
+        cache: ActivationCache | None = None,
+        *,
+        progress: Progress | None = None,
+    ) -> Activations:
+        return self.core.activations(records, cache, progress=progress)
+
+    def core_logits(self, activations: Activations) -> Tensor:
+        return self.core.logits_of(activations)
+
     def logits(self, activations: Activations) -> Tensor:
         """f_core + J w in float32, (n, c). With w = 0 these are the core's logits bit for bit."""
         if not self.weights.any():
@@ -152,11 +190,185 @@ class TangentUser:
         self.weights = torch.zeros(self.operator.d, dtype=torch.float64)
         self.state = self.weights
 
+    # --- requests ---------------------------------------------------------------------------------
+
+    def samples(self, data: TrainingSet, activations: Activations) -> TrainingSet:
+        return replace(data, activations=activations)
+
+    def learn(self, data: TrainingSet, progress: Progress | None = None) -> Solution:
+        assert data.activations is not None
+        return self.fit(data.activations, data.labels, progress)
+
+    def forget(
+        self,
+        data: TrainingSet,
+        positions: np.ndarray,
+        guarantee: Guarantee | None,
+        *,
+        procedure: Procedure | None = None,
+        test_seed: bytes | None = None,
+        progress: Progress | None = None,
+    ) -> Change:
+        assert guarantee is not None
+        options: dict[str, Any] = {"procedure": procedure, "test_seed": test_seed}
+        outcome = self.outcome(data, positions, guarantee, progress=progress, **options)
+        return self._take_over(outcome, data.without(positions))
+
+    def add(
+        self,
+        data: TrainingSet,
+        new: TrainingSet,
+        guarantee: Guarantee | None,
+        *,
+        cache: ActivationCache | None = None,
+        test_seed: bytes | None = None,
+        progress: Progress | None = None,
+    ) -> Change:
+        """Solve again from the present state.
+
+        Once a release had to hide something, so has every later one: then the solve goes as far as the
+        guarantee asks, noise is added, and the certificate says so. Before the first request there is
+        nothing to hide and no certificate.
+        """
+        data = data.plus(new, joined(data, new, cache))
+        assert data.activations is not None
+        if self.shifts:
+            assert guarantee is not None
+            nobody = np.zeros(0, dtype=np.int64)
+            options: dict[str, Any] = {"num_added": len(new), "test_seed": test_seed}
+            outcome = self.outcome(data, nobody, guarantee, progress=progress, **options)
+            return self._take_over(outcome, data)
+        problem = self.problem(data.activations, data.labels)
+        solution = self.solver.solve(problem, self.state, progress=progress)
+        if solution.status is Status.DIVERGED:
+            raise EffaceError("the solver diverged; nothing was changed.", solution.advice)
+        self.state = self.weights = solution.value
+        return Change(data, None, solution)
+
+    def outcome(
+        self,
+        data: TrainingSet,
+        forget: np.ndarray,
+        guarantee: Guarantee,
+        *,
+        num_added: int = 0,
+        **options: Any,
+    ) -> Outcome:
+        """What forgetting would do: new weights and their certificate. Nothing of the part is changed."""
+        assert data.activations is not None
+        keep = data.retained(forget)
+        labels = data.labels[torch.from_numpy(keep)]
+        retained = self.problem(select(data.activations, keep), labels)
+        constants = theorem_constants(self.problem(data.activations, data.labels))
+        history = self.history.with_request(len(data), len(forget) + num_added, *constants)
+        return release(
+            retained,
+            self.state,
+            guarantee,
+            num_forgotten=len(forget),
+            earlier_shifts=self.shifts,
+            history=history,
+            **options,
+        )
+
+    def _take_over(self, outcome: Outcome, data: TrainingSet) -> Change:
+        """What is remembered of the solution has no noiseless weights where the state has none."""
+        self.state, self.weights = outcome.state, outcome.release
+        self.shifts = (*self.shifts, outcome.certificate.planned_shift)
+        self.history = outcome.history
+        solution = replace(outcome.solution, value=outcome.state)
+        return Change(data, outcome.certificate, solution)
+
+    def plan(
+        self,
+        epsilon: float,
+        delta: float,
+        sigma: float | None,
+        state: StatePolicy | str,
+        core_activations: Callable[[], Activations | None],
+        logit_noise: float = 0.02,
+    ) -> Guarantee:
+        """Without ``sigma`` it is chosen so that the noise moves a logit by ``logit_noise`` · target scale
+        in the root mean square over the core samples."""
+        if sigma is None:
+            activations = core_activations()
+            if activations is not None:
+                square = self.mean_jacobian_square(activations)
+                outputs = len(self.core.classes)
+                sigma = sigma_for(square, outputs, logit_noise * self.target_scale)
+        return self.promise(epsilon, delta, sigma, self.operator.d, state)
+
+    @classmethod
+    def promise(
+        cls, epsilon: float, delta: float, sigma: float | None, d: int, state: StatePolicy | str
+    ) -> Guarantee:
+        if sigma is None:
+            raise EffaceError("sigma is chosen on core records, and there are none.", "give sigma.")
+        return Guarantee.plan(epsilon, delta, sigma, d, state)
+
+    def mean_jacobian_square(self, inputs: Activations, probes: int = 2) -> float:
+        """By random probes: an estimate."""
+        generator = torch.Generator().manual_seed(0)
+        total = 0.0
+        for start in range(0, len(inputs), 64):
+            batch = self.operator.prepare(inputs[slice(start, start + 64)])
+            for _ in range(probes):
+                u = torch.randn(batch.outputs.shape, generator=generator)
+                total += float(self.operator.vjp(batch, u).double().square().sum()) / probes
+        return total / max(len(inputs), 1)
+
+    # --- what is proved ---------------------------------------------------------------------------
+
+    @property
+    def statistics_digest(self) -> str:
+        """There are no sums."""
+        return hashlib.sha256(b"").hexdigest()
+
+    @property
+    def weights_digest(self) -> str:
+        return tensors_digest(self.tensors)
+
+    def verify(self, data: TrainingSet, certificate: Certificate | None) -> Iterator[Check]:
+        assert data.activations is not None
+        problem = self.problem(data.activations, data.labels)
+        yield from recertify(problem, self.weights, self.state, certificate)
+
+    def agreement(self, data: TrainingSet, at: np.ndarray, again: TrainingSet) -> Agreement:
+        """Activations computed with other kernels may differ by their rounding."""
+        assert data.activations is not None
+        assert again.activations is not None
+        stored = np.stack([data.activations[slice(i, i + 1)].numpy()[0] for i in at])
+        anew = again.activations[slice(0, len(at))].numpy()
+        equal, within = within_rounding(stored, anew, ROUNDING * float(np.abs(stored).max()))
+        return Agreement(equal, within, everywhere=False)
+
+    # --- files ------------------------------------------------------------------------------------
+
+    @classmethod
+    def load(
+        cls, core: Core, settings: Mapping[str, Any], tensors: Mapping[str, Tensor]
+    ) -> TangentUser:
+        options = {name: value for name, value in settings.items() if name != "kind"}
+        part = cls(core, **options)
+        part.load_tensors(tensors)
+        return part
+
+    def save_private(self, folder: Path) -> None:
+        """The weights without noise, unless they are the release."""
+        if not torch.equal(self.state, self.weights):
+            files.write_tensors(folder / STATE, {"state": self.state})
+
+    def load_private(self, folder: Path) -> None:
+        if (folder / STATE).is_file():
+            with files.as_saved(folder / STATE):
+                state = files.read_tensors(folder / STATE)["state"]
+            self.state = state.clone()  # not a map of a file that will be deleted
+
     @property
     def tensors(self) -> dict[str, Tensor]:
         return {"weights": self.weights}
 
-    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+    def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
         weights = tensors.get("weights")
         if weights is None or weights.shape != self.weights.shape:
             raise FormatError(

@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 import pytest
 
 from efface.guarantee.certificates import ExactCertificate
-from efface.workspace.verify import _same_weights
+from efface.guarantee.checks import Check
+from efface.parts.compact.verification import Solved, compare
 
 THETA = np.array([[0.5, -1.0], [0.25, 3.0]], dtype=np.float32)
 CERTIFICATE = ExactCertificate("aa", "bb", 90, 10, 1e-15)
 
 
-@dataclasses.dataclass
-class Solved:
-    """As much of a user part as the check looks at."""
-
-    weights_proved: bool
-    theta: np.ndarray = dataclasses.field(default_factory=THETA.copy)
-    weights_digest: str = "bb"
-
-
-def check(stored: np.ndarray, digest: str, claimed: bool | None, proved: bool) -> Any:
+def check(stored: np.ndarray, digest: str, claimed: bool | None, proved: bool) -> Check:
     certificate = dataclasses.replace(CERTIFICATE, weights_proved=claimed)
-    return _same_weights(Solved(proved), stored, digest, certificate)  # type: ignore[arg-type]
+    again = Solved("aa", "bb", THETA, proved)
+    sums, weights = compare(Solved("aa", digest, stored, claimed), again, certificate)
+    assert sums.ok
+    return weights
 
 
 def test_equal_digests_pass_and_say_whether_they_are_proved() -> None:

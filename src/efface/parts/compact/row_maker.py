@@ -1,0 +1,306 @@
+"""What a record's row is: ψ of its image and its target, quantised on scales that core data fixed.
+
+The half of the compact part that looks at images. Everything here comes from core or public data, and is the
+same for every record; user records only ever pass through ``rows``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from efface.arithmetic.choice import (
+    Arithmetic,
+    Choice,
+    choose_form,
+    choose_form_without_data,
+    load_form,
+)
+from efface.arithmetic.form import FloatForm, Form
+from efface.data.records import Records
+from efface.digests import tensors_digest
+from efface.environment import environment
+from efface.errors import EffaceError
+from efface.guarantee.certificates import Given
+from efface.linear.projection import Projection
+from efface.network.activations import ActivationCache, Activations
+from efface.network.core import Core
+from efface.network.targets import one_hot
+from efface.parts.compact.calibration import DEFAULT_RIDGE, Calibration, choose_ridge
+from efface.parts.compact.quantiser import Quantiser
+from efface.parts.compact.rows import Rows
+from efface.parts.compact.statistics import Statistics
+from efface.parts.part import UserPart
+from efface.progress import Progress
+
+
+class RowMaker(UserPart):
+    """Records in, integers out. Abstract: ``CompactUser`` sums them up.
+
+    Args:
+        features: about how many features k (the pooled ones come first; the rest is shared by layers).
+        bits: width of the quantised features, 2 to 16; targets always have 16.
+        mu: the ridge μ of (G/n + μI) Θ = B/n. None chooses a total ridge λ = n μ instead, by
+            cross-validation on the calibration samples (core data): the best λ depends far less on n
+            than the best μ, and core data are few. Without labels to choose on, ``DEFAULT_RIDGE``.
+        target_scale: targets are one-hot times this, minus what stays of the core's logits.
+        bases: "core" (leading directions of core data) or "random" (seeded).
+        core_weight: how much of the core's logits a fitted model keeps: f = α f_core + Θᵀψ. None lets
+            ``MixedLinear.fit`` decide: 0 where core records are replayed (their own rows say it all, and
+            the core is overconfident on just these records), else 1.
+        calibration: where bases and scales came from; ``calibrate`` sets it, files keep it.
+        arithmetic: "integer" (the same bits on every machine), "float32", or "auto": integer where the
+            network has such a form. ``MixedLinear.calibrate`` finds it, and ``form`` says which it is.
+        form: the settings of the form, from a file.
+    """
+
+    kind = "compact"
+    noisy = False
+    keeps_activations = False
+
+    def __init__(
+        self,
+        core: Core,
+        *,
+        features: int = 4096,
+        bits: int = 8,
+        mu: float | None = None,
+        target_scale: float = 5.0,
+        bases: str = "core",
+        seed: int = 0,
+        total_ridge: float | None = None,
+        core_weight: float | None = None,
+        calibration: str | None = None,
+        arithmetic: str = "auto",
+        form: dict[str, Any] | None = None,
+    ) -> None:
+        self.arithmetic = Arithmetic(arithmetic)
+        self.form: Form = FloatForm(core) if form is None else load_form(core, form)
+        self.form_reasons: tuple[str, ...] = ()  # why it is not a better one
+        self.core, self.num_wanted, self.bits, self.mu = core, features, bits, mu
+        self.target_scale, self.bases, self.seed = target_scale, bases, seed
+        self.total_ridge, self.core_weight = total_ridge, core_weight
+        self.calibration = None if calibration is None else Calibration(calibration)
+        self.projection: Projection | None = None
+        self.quantiser: Quantiser | None = None
+        self.statistics: Statistics | None = None
+        # (k, c) float32; float64 with noise on it, and in files of earlier versions.
+        self.theta: np.ndarray | None = None
+        self.weights_proved: bool | None = None  # of the last solve; None: not solved here
+
+    # --- from core data ---------------------------------------------------------------------------
+
+    @property
+    def wants_gradients(self) -> bool:
+        """Whether ψ will have gradient features."""
+        return Projection.side(self.core.tail, self.num_wanted) > 0
+
+    def take_form(self, choice: Choice) -> None:
+        """Compute in this form from now on; before ``calibrate``."""
+        self.form, self.form_reasons = choice.form, choice.reasons
+
+    def prepare(
+        self,
+        records: Records | None,
+        cache: ActivationCache | None = None,
+        *,
+        progress: Progress | None = None,
+    ) -> bool:
+        """Bases, scales and ridge, from core or public records of any classes.
+
+        With none, from synthetic images and the network's own normalisation statistics.
+        """
+        if self.projection is not None:
+            return False
+        source = Calibration.CORE if records is None else Calibration.GIVEN
+        records = self.core.records if records is None else records
+        wanted, gradients = self.arithmetic, self.wants_gradients
+        if records is None:
+            choice, made, matched = choose_form_without_data(
+                self.core, wanted, gradients=gradients, progress=progress
+            )
+            self.take_form(choice)
+            source = Calibration.STATISTICS if matched else Calibration.SYNTHETIC
+            self.calibrate(made, None, source)
+            return False
+        if len(records) == 0:
+            raise EffaceError(
+                "no records to calibrate on.",
+                "give some, or leave them out: the network's own statistics will do.",
+            )
+        known = tuple(records.classes) == self.core.classes
+        labels = self.core.labels(records) if known else None
+        self.take_form(choose_form(self.core, wanted, records, gradients=gradients))
+        self.calibrate(self.activations(records, cache, progress=progress), labels, source)
+        return source is Calibration.GIVEN
+
+    def meet_replay(self, replayed: bool) -> None:
+        """α: 0 where core records are replayed, else 1; unless the caller gave it."""
+        if self.core_weight is None:
+            self.core_weight = 0.0 if replayed else 1.0
+
+    def calibrate(
+        self,
+        activations: Activations,
+        labels: Tensor | None,
+        source: Calibration = Calibration.CORE,
+    ) -> None:
+        """Bases, scales and (if not given) the ridge, from core samples or from ``synthetic`` ones.
+
+        User data never comes here. Without ``labels`` there is nothing to choose a ridge on.
+        """
+        samples = activations[slice(0, len(activations))]
+        self.projection = Projection.build(
+            self.core.tail,
+            self.form.plain(samples),
+            self.num_wanted,
+            bases=self.bases,
+            seed=self.seed,
+        )
+        self.form.fit_projection(self.projection, samples)
+        rows = self._psi(activations)
+        bias = self.projection.bias
+        self.quantiser = Quantiser.fit(rows, self.bits, headroom=source.headroom, bias=bias)
+        if self.mu is None and self.total_ridge is None:
+            features = self.quantiser.quantise(rows)[0]
+            self.total_ridge = DEFAULT_RIDGE
+            if labels is not None:
+                targets = self._core_targets(labels)
+                self.total_ridge = choose_ridge(self.real(features), targets, labels.numpy())
+        self.calibration, self.statistics = source, self.no_statistics()
+
+    def _core_targets(self, labels: Tensor) -> np.ndarray:
+        return one_hot(labels, len(self.core.classes), self.target_scale).numpy()
+
+    @property
+    def target_quantiser(self) -> Quantiser:
+        """±8 target scales on 16 bits: a step of about 0.001 for targets of 5."""
+        return Quantiser.uniform(len(self.core.classes), 8 * self.target_scale, 16)
+
+    def _require_calibrated(self) -> tuple[Projection, Quantiser, Statistics]:
+        if self.projection is None or self.quantiser is None or self.statistics is None:
+            raise EffaceError(
+                "the compact user part has no bases and scales yet.",
+                "call model.calibrate() or model.fit() first.",
+            )
+        return self.projection, self.quantiser, self.statistics
+
+    def no_statistics(self) -> Statistics:
+        """The sums of no rows."""
+        assert self.projection is not None
+        size = self.projection.num_features
+        return Statistics(size, len(self.core.classes), bits=self.bits)
+
+    # --- rows, statistics, weights ----------------------------------------------------------------
+
+    def rows(self, activations: Activations, labels: Tensor) -> Rows:
+        """Quantised ψ and residuals y − α f_core of some samples: one forward and one backward each.
+
+        A sample's row is the same whoever else is there: each is computed alone.
+        """
+        assert self.projection is not None
+        assert self.quantiser is not None
+        features = [np.zeros((0, self.projection.num_features), self.quantiser.dtype)]
+        logits = [np.zeros((0, len(self.core.classes)))]
+        for psi, some in self.form.rows(self.projection, activations):
+            features.append(self.quantiser.quantise(psi.double().numpy())[0])
+            logits.append(some.double().numpy())
+        residuals = self._core_targets(labels) - self.kept * np.concatenate(logits)
+        return Rows(np.concatenate(features), self.target_quantiser.quantise(residuals)[0])
+
+    def _psi(self, activations: Activations) -> np.ndarray:
+        assert self.projection is not None
+        rows = [psi.double().numpy() for psi, _ in self.form.rows(self.projection, activations)]
+        return np.concatenate([np.zeros((0, self.projection.num_features)), *rows])
+
+    @property
+    def kept(self) -> float:
+        """α, the weight of the core's logits in a fitted model."""
+        return 1.0 if self.core_weight is None else self.core_weight
+
+    def num_saturated(self, rows: Rows) -> int:
+        """How many numbers of these rows are at the end of their range, so were (nearly all) clipped."""
+        projection, quantiser, _ = self._require_calibrated()
+        ends = np.abs(rows.features.astype(np.int32)) == quantiser.limit
+        ends[:, projection.bias] = False  # always 1, which is the limit of 2 bits
+        targets = np.abs(rows.targets.astype(np.int32)) == self.target_quantiser.limit
+        return int(ends.sum() + targets.sum())
+
+    def activations(
+        self,
+        records: Records,
+        cache: ActivationCache | None = None,
+        *,
+        progress: Progress | None = None,
+    ) -> Activations:
+        return self.form.activations(records, cache, progress=progress)
+
+    def core_logits(self, activations: Activations) -> Tensor:
+        return self.form.logits(activations)
+
+    def real(self, features: np.ndarray) -> np.ndarray:
+        """The numbers that quantised features stand for, not centred back."""
+        assert self.quantiser is not None
+        return features.astype(np.float64) * self.quantiser.scale
+
+    # --- files ------------------------------------------------------------------------------------
+
+    @property
+    def given(self) -> Given:
+        """What a certificate of this part is relative to."""
+        core = self.core
+        settings = {k: v for k, v in self.settings.items() if k != "layers"}
+        return Given(
+            arithmetic=self.form.arithmetic,
+            core_digest=core.digest,
+            calibration_digest=tensors_digest(self.calibration_tensors, settings),
+            classes_digest=tensors_digest({}, {"classes": list(core.classes)}),
+            preprocess_digest=tensors_digest({}, core.backbone.preprocess.to_dict()),
+            ridge=self.total_ridge if self.mu is None else None,
+            mu=self.mu,
+            environment=environment(integer=self.form.arithmetic == "integer"),
+        )
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        projection = self.projection
+        # Only where it is known: files of earlier versions have none, and a digest of what they have.
+        known: dict[str, Any] = {}
+        if self.calibration is not None:
+            known = {"calibration": str(self.calibration), "form": self.form.settings}
+            known |= {"arithmetic": str(self.arithmetic)}
+        return {
+            "kind": self.kind,
+            "features": self.num_wanted,
+            "bits": self.bits,
+            "mu": self.mu,
+            "total_ridge": self.total_ridge,
+            "target_scale": self.target_scale,
+            "bases": self.bases,
+            "seed": self.seed,
+            "core_weight": self.core_weight,
+            "layers": list(projection.names) if projection is not None else None,
+            **known,
+        }
+
+    @property
+    def calibration_tensors(self) -> dict[str, Tensor]:
+        """Bases and scales, for files."""
+        if self.projection is None or self.quantiser is None:
+            return {}
+        tensors = {f"projection.{k}": v for k, v in self.projection.to_tensors().items()}
+        for key, array in self.quantiser.to_arrays().items():
+            tensors[f"quantiser.{key}"] = torch.from_numpy(np.array(array))
+        return tensors
+
+    def load_calibration(self, tensors: Mapping[str, Tensor], layers: Sequence[str]) -> None:
+        part = lambda p: {k[len(p) :]: v for k, v in tensors.items() if k.startswith(p)}  # noqa: E731
+        pooled = self.core.tail.head.in_features
+        self.projection = Projection.from_tensors(part("projection."), tuple(layers), pooled)
+        arrays = {k: v.numpy() for k, v in part("quantiser.").items()}
+        self.quantiser = Quantiser.from_arrays(arrays)
+        self.statistics = self.no_statistics()

@@ -1,0 +1,108 @@
+"""A workspace is built beside the one that is there, and takes its place by one rename."""
+
+from __future__ import annotations
+
+import contextlib
+
+from safetensors import SafetensorError
+
+from efface import files
+from efface.model.mixed_linear import MixedLinear
+from efface.parts.training_set import TrainingSet
+from efface.workspace.disk import explaining_the_disk
+from efface.workspace.forgotten import KEY, Forgotten, new_key, save_key
+from efface.workspace.founding import clear_folder
+from efface.workspace.inventory import FOLDERS
+from efface.workspace.ledger import Action, Step, reach, sync_directory
+from efface.workspace.protocol import RequestProtocol
+from efface.workspace.published import Current, current
+from efface.workspace.store import fill_cache, settings_of
+
+
+def build(
+    protocol: RequestProtocol,
+    model: MixedLinear,
+    data: TrainingSet,
+    config: str,
+    restored: tuple[str, ...],
+) -> None:
+    """Write a workspace beside the one that is there, publish it by one rename, delete the other.
+
+    Hold the lock. ``restored`` are digests that were forgotten and are allowed in again.
+    """
+    store = protocol.store
+    root = store.paths.root
+    before = current(root)
+    number = 1 if before is None else before.release + 1
+    try:
+        store.inventory.journal.append(number, Action.TRAIN, Step.ACCEPTED)
+        reach(Step.ACCEPTED)
+        _write(protocol, number, model, data, config, restored)
+        store.inventory.journal.append(number, Action.TRAIN, Step.PREPARED)
+        reach(Step.PREPARED)
+        protocol.switch(Current(number, number))
+    except (Exception, KeyboardInterrupt):
+        if current(root) == before:
+            with contextlib.suppress(OSError, SafetensorError):
+                _abandon(protocol, number)
+        raise
+    with explaining_the_disk("the new model is served.", "free some space, then resume."):
+        store.drop()
+        protocol.purge()
+        store.inventory.journal.append(number, Action.TRAIN, Step.DONE)
+        reach(Step.DONE)
+
+
+def _write(
+    protocol: RequestProtocol,
+    number: int,
+    model: MixedLinear,
+    data: TrainingSet,
+    config: str,
+    restored: tuple[str, ...],
+) -> None:
+    store = protocol.store
+    root = store.paths.root
+    for name, mode in FOLDERS.items():
+        files.make_folder(root / name, mode)
+    if current(root) is None:
+        clear_folder(root)  # of a training that was cut short
+        save_key(root / "private" / KEY, new_key())
+        forgotten = Forgotten(store.inventory.key)
+    else:
+        forgotten = store.inventory.forgotten.changed(restored=restored)
+    core, folder = model.core, store.paths.core(number)
+    files.make_folder(folder)
+    core.save(folder)
+    store.write_core_records(folder, model, data)
+    files.write_json(folder / "model.json", settings_of(model))
+    if model.guarantee is not None:
+        store.write_guarantee(number, model.guarantee)
+    if config:
+        files.write_bytes(folder / "config.toml", config.encode())
+    cache = None
+    if model.user.keeps_activations:
+        cache = core.cache(store.paths.activations)
+        fill_cache(cache, data)
+    sync_directory(folder)
+    sync_directory(folder.parent)
+    model.data, mine = data, model.cache
+    try:
+        model.cache = cache  # what the manifest covers
+        store.write(
+            number, model, model.user.first_certificate(data, model.solution), forgotten, number
+        )
+    finally:
+        model.cache = mine
+
+
+def _abandon(protocol: RequestProtocol, number: int) -> None:
+    """Delete what was built of a workspace that could not be published."""
+    store = protocol.store
+    root = store.paths.root
+    if current(root) is None:
+        clear_folder(root)
+    else:
+        protocol.tidy()
+        return
+    store.inventory.journal.append(number, Action.TRAIN, Step.ABORTED)
