@@ -24,7 +24,7 @@ from efface import ConjugateGradient, Core, MixedLinear, Preprocess, Records, St
 from efface.linear.operator import TangentOperator
 from efface.linear.scales import balanced_scales
 from efface.network.activations import ActivationCache
-from efface.network.core import every_fifth
+from efface.network.core_fitting import every_fifth, usable
 from efface.network.training import train
 from efface.parts.tangent.user import PRECONDITIONERS, TangentUser
 
@@ -70,12 +70,12 @@ class Setting:
             records,
             stages,
             calibrate_to=self.args.calibrate_to or None,
-            cache=core.usable(self.cache),
+            cache=usable(core, self.cache),
         )
 
     def tensor(self, records: Records, core: Core | None = None) -> Tensor:
         core = core or self.core
-        rows = core.activations(records, core.usable(self.cache))
+        rows = core.activations(records, usable(core, self.cache))
         return rows[slice(0, len(rows))]
 
     def score(self, logits: Tensor) -> float:

@@ -288,3 +288,8 @@ class ActivationCache:
             "pending": self._pending,
         }
         write_bytes(self._index_path, json.dumps(values).encode())
+
+
+def own_copy(activations: Tensor) -> Tensor:
+    """float32, never the caller's memory: the tail may begin with a module that works in place."""
+    return activations.to(torch.float32, copy=True)

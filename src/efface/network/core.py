@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from efface import files
@@ -23,12 +22,13 @@ from efface.data.records import Records
 from efface.digests import tensors_digest
 from efface.errors import BackboneError, EffaceError, FormatError, RecordError
 from efface.network import blocks, saved
-from efface.network.activations import ActivationCache, Activations, gather
+from efface.network.activations import ActivationCache, Activations, gather, own_copy
 from efface.network.backbone import Backbone, check_size, forward_ad_kernels, load_backbone
+from efface.network.core_fitting import default_stages, fit_core
 from efface.network.mirror import MirroredPrefix, MirroredTail
 from efface.network.tail import Tail
-from efface.network.targets import one_hot
-from efface.network.training import Progress, Stage, train
+from efface.network.training import Stage
+from efface.progress import Progress
 
 SCHEMA = "efface.core/1"
 STATISTICS = "statistics."  # in the file, before the names of what folding kept of the prefix
@@ -137,105 +137,13 @@ class Core:
         progress: Progress | None = None,
     ) -> Core:
         """Train on core records, stage after stage, then freeze. Classes without core data keep zeros."""
-        if len(records) == 0:
-            raise EffaceError(
-                "no core records to train on.",
-                "choose a core fraction, or leave out fit(): the pretrained features are the core then.",
-            )
-        labels = self.labels(records)
-        present = torch.unique(labels)
-        absent = [c for i, c in enumerate(self.classes) if i not in set(present.tolist())]
-        if absent:
-            self.report.append(f"no core data for: {', '.join(absent)} (their head rows stay zero)")
-        stages = tuple(stages) if stages is not None else self.default_stages()
-        self.records = records
-        factor = 1.0
-        if calibrate_to is not None and len(records) >= 5 * len(present):
-            factor = self._calibrate(records, stages, calibrate_to, cache)
-        for stage in stages:
-            self._run(stage, records, labels, present, cache, progress)
-        with torch.no_grad():
-            self.tail.head.weight.mul_(factor)
-            self.tail.head.bias.mul_(factor)
-        self.freeze()
+        options: dict[str, Any] = {"calibrate_to": calibrate_to, "cache": cache}
+        fit_core(self, records, stages, progress=progress, **options)
         return self
-
-    def _calibrate(
-        self,
-        records: Records,
-        stages: Sequence[Stage],
-        target: float,
-        cache: ActivationCache | None,
-    ) -> float:
-        """The factor that brings the logits to the scale of the user part's targets.
-
-        Cross-entropy drives the logits of the samples it sees without limit; on new ones they are then
-        too sure, and the user part would have to undo it. A copy of this core is trained on four fifths
-        of the core records and τ = argmin Σ‖τ z − y‖² is taken on the rest (z, y centred over classes,
-        y = ``target`` · one-hot). A positive factor changes no prediction of the core.
-        """
-        held_out = every_fifth(records)
-        trial = copy.deepcopy(self)
-        rest = records[(~held_out).nonzero()[0]]
-        trial.fit(rest, stages, calibrate_to=None, cache=cache)
-        test = records[held_out.nonzero()[0]]
-        z = trial.logits_of(trial.activations(test, trial.usable(cache))).double()
-        y = one_hot(torch.from_numpy(test.labels), len(self.classes), target)
-        z, y = z - z.mean(1, keepdim=True), y - y.mean(1, keepdim=True)
-        power = float((z * z).sum())
-        factor = float((z * y).sum()) / power if power > 0 else 1.0
-        if factor <= 0:
-            return 1.0
-        self.report.append(f"core logits scaled by {factor:.4g} (found on held-out core records)")
-        return factor
-
-    def usable(self, cache: ActivationCache | None) -> ActivationCache | None:
-        """``cache`` if its activations are those of this core, else None.
-
-        After a stage that trained the prefix, the caller's cache is that of the old one.
-        """
-        known = cache is not None and cache.prefix_digest == self.prefix_digest
-        return cache if known else None
 
     def default_stages(self) -> tuple[Stage, ...]:
         """From scratch for the built-in network; a new head for a pretrained one."""
-        if self.backbone.spec == "cnn":
-            return (Stage("all", epochs=40, lr=0.05),)
-        return (Stage("head", epochs=60, lr=0.01),)
-
-    def _run(
-        self,
-        stage: Stage,
-        records: Records,
-        labels: Tensor,
-        present: Tensor,
-        cache: ActivationCache | None,
-        progress: Progress | None,
-    ) -> None:
-        if stage.train == "all":
-            network: nn.Module = nn.Sequential(self.prefix, self.tail)
-            inputs = self.images(records)
-        else:
-            network = self.tail
-            inputs = _tensor(self.activations(records, self.usable(cache)))
-        if stage.train == "head":
-            with torch.no_grad():
-                inputs = torch.cat([self.tail.features(_copy(x)) for x in inputs.split(64)])
-            network = self.tail.head
-        network.requires_grad_(True)
-        train(
-            network,
-            network.parameters(),
-            inputs.float(),
-            labels,
-            stage,
-            classes=present,
-            seed=self.seed,
-            progress=progress,
-        )
-        if stage.train == "all":
-            blocks.replace_statistics(self.prefix, {})  # its outputs are no longer those
-        self.freeze()
+        return default_stages(self)
 
     def freeze(self) -> None:
         self._prefix_digest: str | None = None  # the weights may have moved
@@ -335,7 +243,7 @@ class Core:
         @torch.no_grad()
         def call(i: int) -> Tensor:
             with forward_ad_kernels():
-                return function(_copy(activations[i : i + 1]))
+                return function(own_copy(activations[i : i + 1]))
 
         rows = one_by_one(lambda: call, len(activations))
         return torch.cat([torch.zeros(0, width), *rows])
@@ -487,24 +395,3 @@ def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _stack(arrays: list[np.ndarray]) -> np.ndarray:
     return np.stack(arrays) if arrays else np.zeros((0, 1, 1, 1), dtype=np.float32)
-
-
-def _copy(activations: Tensor) -> Tensor:
-    """float32, never the caller's memory: the tail may begin with a module that works in place."""
-    return activations.to(torch.float32, copy=True)
-
-
-def every_fifth(records: Records) -> NDArray[np.bool_]:
-    """A mask of about one record in five of every class, in the order of their content digests.
-
-    For holding core records out: it depends on the records' content alone, and a class of one has none.
-    """
-    mask = np.zeros(len(records), dtype=bool)
-    for label in np.unique(records.labels):
-        members = sorted(np.flatnonzero(records.labels == label), key=lambda i: records.digests[i])
-        mask[members[::5]] = len(members) > 1
-    return mask
-
-
-def _tensor(activations: Activations) -> Tensor:
-    return activations[slice(0, len(activations))]
