@@ -635,7 +635,7 @@ def test_no_room_while_purging_is_said_and_made_up_for(
         patch.setattr(ActivationCache, "purge", full)
         with pytest.raises(EffaceError, match=r"new release is served.*efface resume"):
             Workspace.open(path).forget(owner=OWNER)
-    assert not Workspace.open(path, recover=False).settled()
+    assert not Workspace.open(path, recover=False).inventory.settled()
     Workspace.open(path)
     assert fingerprint(path) == undisturbed("tangent", "forget")[1]
 
@@ -743,17 +743,17 @@ def test_a_reader_that_comes_too_late_reads_the_new_release(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The release is deleted between reading CURRENT and reading the release."""
-    real, calls = MixedLinear._load.__func__, []  # type: ignore[attr-defined]
+    real, calls = MixedLinear.load.__func__, []  # type: ignore[attr-defined]
 
-    def late(cls: type[MixedLinear], *args: Any) -> MixedLinear:
-        calls.append(args[1].name)
+    def late(cls: type[MixedLinear], folder: Path, **options: Any) -> MixedLinear:
+        calls.append(folder.name)
         if len(calls) == 1:
             with monkeypatch.context() as patch:
-                patch.setattr(MixedLinear, "_load", classmethod(real))
+                patch.setattr(MixedLinear, "load", classmethod(real))
                 Workspace.open(path).forget(owner=OWNER)
-        return real(cls, *args)
+        return real(cls, folder, **options)
 
-    monkeypatch.setattr(MixedLinear, "_load", classmethod(late))
+    monkeypatch.setattr(MixedLinear, "load", classmethod(late))
     load(path)
     assert calls == ["1", "2"]
 

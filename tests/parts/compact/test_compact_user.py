@@ -190,7 +190,7 @@ def test_a_solve_that_fails_leaves_everything_as_it_was(core: Core) -> None:
     user.add_rows(rows.select(np.arange(10)))
     before, theta = digests(user), user.theta
     user.mu = 0.0
-    for change, part in ((user.remove, np.arange(4)), (user.add, np.arange(10, 20))):
+    for change, part in ((user.remove_rows, np.arange(4)), (user.add_rows, np.arange(10, 20))):
         with pytest.raises(EffaceError, match="larger mu"):
             change(rows.select(part))
         assert digests(user) == before

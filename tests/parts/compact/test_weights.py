@@ -312,9 +312,9 @@ def test_the_integer_solver_finds_singular_matrices() -> None:
 
 SCRIPT = """
 import hashlib, sys, numpy as np, torch
-from efface.compact.exact_product import exact_product
-from efface.compact.ridge import solve
-from efface.compact.statistics import Statistics
+from efface.parts.compact.exact_product import exact_product
+from efface.parts.compact.ridge import solve
+from efface.parts.compact.statistics import Statistics
 rng = np.random.default_rng(5)
 k = 600
 rows = (rng.normal(size=(900, 40)) @ rng.normal(size=(40, k)) * 4).round().clip(-127, 127)
