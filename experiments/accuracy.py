@@ -210,7 +210,7 @@ def table(results: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    options = parser(__doc__.splitlines()[0])
+    options = parser(__doc__)
     options.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
     options.add_argument("--features", type=int, default=14337)
     options.add_argument("--passes", type=int, default=30, help="of CG for the tangent model")

@@ -52,7 +52,7 @@ def table(results: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    options = parser(__doc__.splitlines()[0])
+    options = parser(__doc__)
     options.add_argument("--features", type=int, nargs="+", default=[0, 4096])
     args = options.parse_args()
     keys = ("core_fraction", "linearize", "leaky_slope", "resize", "mirror")

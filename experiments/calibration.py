@@ -40,7 +40,7 @@ def run(setting: Setting, features: int, bases: str, source: str) -> dict[str, A
 
 
 def main() -> None:
-    options = parser(__doc__.splitlines()[0])
+    options = parser(__doc__)
     options.add_argument("--features", type=int, nargs="+", default=[0, 4096, 14337])
     args = options.parse_args()
     path = args.out or RESULTS / f"calibration-{name_of(args.data)}.json"

@@ -175,7 +175,7 @@ def table(results: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    options = parser(__doc__.splitlines()[0])
+    options = parser(__doc__)
     options.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
     options.add_argument("--requests", type=int, default=10)
     options.add_argument("--share", type=float, default=0.01)

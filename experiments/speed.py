@@ -32,7 +32,7 @@ def seconds(run: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    options = parser(__doc__.splitlines()[0])
+    options = parser(__doc__)
     options.add_argument("--features", type=int, default=4096)
     options.add_argument("--turns", type=int, default=3)
     args = options.parse_args()

@@ -93,3 +93,7 @@ def test_differencing_names_the_deleted_image_and_noise_hides_it(tmp_path: Path)
     assert drowned[0]["identified"]["informed"] <= 0.25
     assert drowned[0]["accuracy"] < plain["accuracy"]
     assert {row["batch"] for row in rows} == {1, 5}
+
+
+def test_the_page_says_what_the_results_say() -> None:
+    run("experiments/paper.py", "--check")
