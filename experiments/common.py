@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from efface.model.mixed_linear import MixedLinear
+from efface.parts.compact.rows import Rows
+from efface.parts.part import require_training_data
 from efface.reproduce.results import Results, name_of
 
-__all__ = ["RESULTS", "Results", "name_of", "parser"]
+__all__ = ["RESULTS", "Results", "name_of", "parser", "rows_of"]
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -27,3 +30,10 @@ def parser(about: str | None) -> argparse.ArgumentParser:
     result.add_argument("--mirror", action="store_true", help="read every image mirrored, too")
     result.add_argument("--out", type=Path, help="the JSON file to write")
     return result
+
+
+def rows_of(model: MixedLinear) -> Rows:
+    """The integers of every record that a compact model was fitted on."""
+    rows = require_training_data(model.data).rows
+    assert rows is not None
+    return rows.whole()
