@@ -177,7 +177,7 @@ def test_a_new_method_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     assert zero.epsilon(scene()) == 0
 
 
-def test_other_settings_make_another_method_and_leave_the_table_alone() -> None:
+def test_other_settings_make_another_method() -> None:
     s = scene("tangent")
     trained = s.solve(s.everyone)
     paper = METHODS["paper-0.9"]
@@ -185,7 +185,6 @@ def test_other_settings_make_another_method_and_leave_the_table_alone() -> None:
     assert s.retained_problem.loss(longer(s, trained).weights) < s.retained_problem.loss(
         paper(s, trained).weights
     )
-    assert METHODS["paper-0.9"] == paper
     with pytest.raises(TypeError, match="epoch"):
         paper.having(epoch=6)
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.places import ROOT
 from typer.testing import CliRunner
 
+from efface import reproduce
 from efface.cli import app
 from efface.commands.reproduce import FIGURE
 from efface.data.records import Records
@@ -111,6 +116,21 @@ def test_drawing_needs_only_the_json(folder: Path, tmp_path: Path) -> None:
         (tmp_path / path.name).write_bytes(path.read_bytes())
     present(tmp_path)
     assert (tmp_path / "results.md").read_text() == (folder / "results.md").read_text()
+
+
+def test_nothing_is_imported_from_the_working_directory(tmp_path: Path) -> None:
+    """In a folder full of files with likely names, on a path that begins with that folder."""
+    names = [path.stem for path in Path(reproduce.__file__).parent.rglob("*.py")]
+    for name in {*names, "reproduce", "laboratory", "common", "accuracy"} - {"__init__"}:
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('imported')")
+        (tmp_path / "experiments").mkdir(exist_ok=True)
+        (tmp_path / "experiments" / f"{name}.py").write_text("raise RuntimeError('imported')")
+    shutil.copy(ROOT / "experiments" / "results" / "digits" / "l2.json", tmp_path)
+    program = "import sys; sys.path.insert(0, ''); from efface.cli import main; main()"
+    command = [sys.executable, "-c", program, "reproduce", "l2", "--draw-only", "--out", "."]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "report.html").is_file()
 
 
 def test_requests_are_disjoint_user_records(small_bench: Bench) -> None:
