@@ -4,7 +4,7 @@ VENV   ?= .venv
 PIP     = $(VENV)/bin/pip --disable-pip-version-check -q
 BIN     = $(VENV)/bin
 
-.PHONY: demo test lint types unit bench clean help
+.PHONY: demo test lint types unit wheel clean help
 
 help:  ## what each target does
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -35,6 +35,18 @@ types: $(VENV)/.dev  ## mypy
 
 unit: $(VENV)/.dev  ## pytest (one thread: the networks in the tests are tiny)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+
+# What a user gets: the wheel alone in a fresh environment, in a folder that holds nothing of this one.
+wheel:  ## builds the wheel, installs it in a fresh environment and runs it in an empty folder
+	rm -rf build  # setuptools would put files into the wheel that are no longer in src/
+	set -e; new=$$(mktemp -d); trap 'rm -rf "$$new"' EXIT; \
+	$(PYTHON) -m venv "$$new/venv"; pip="$$new/venv/bin/pip --disable-pip-version-check -q"; \
+	$$pip wheel --no-deps -w "$$new/dist" .; \
+	$$pip install -c constraints.txt "$$new"/dist/*.whl; \
+	mkdir "$$new/empty"; cd "$$new/empty"; efface="env -u PYTHONPATH $$new/venv/bin/efface"; \
+	$$efface demo; \
+	$$efface reproduce all --data digits --preset tiny; \
+	test -s efface-reproduce/digits/report.html
 
 clean:  ## remove the environment and the demo's output
 	rm -rf $(VENV) efface-demo .pytest_cache .mypy_cache .ruff_cache

@@ -1,4 +1,4 @@
-"""What `requests.py` and `workspace.py` share: the sizes to measure at, and their JSON."""
+"""What `compact_requests.py` and `workspace.py` share: the sizes to measure at, and their JSON."""
 
 from __future__ import annotations
 

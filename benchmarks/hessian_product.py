@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from efface.linear.operator import TangentOperator
 from efface.network.core import Core
+from efface.network.tail import Tail
 
 
 def tail_of(backbone: str, linearize: str, classes: int, *, ours: bool) -> Core:
@@ -43,21 +44,21 @@ def plain(tail: nn.Module, x: Tensor, v: dict[str, Tensor]) -> Callable[[], obje
         return torch.func.functional_call(tail, (p, buffers), (x,))
 
     def product() -> object:
-        _, u = torch.func.jvp(run, (params,), (v,))
-        _, pull = torch.func.vjp(run, params)
+        u = torch.func.jvp(run, (params,), (v,))[1]
+        pull = torch.func.vjp(run, params)[1]
         return pull(u)
 
     return product
 
 
-def curvlinops_ggn(tail: nn.Module, x: Tensor, v: dict[str, Tensor]) -> Callable[[], object] | None:
+def curvlinops_ggn(tail: Tail, x: Tensor, v: dict[str, Tensor]) -> Callable[[], object] | None:
     try:
         from curvlinops import GGNLinearOperator
     except ImportError:
         return None
     tail = copy.deepcopy(tail).requires_grad_(True)
     names, params = zip(*tail.named_parameters(), strict=True)
-    data = [(x, torch.zeros(len(x), tail[-1].out_features))]  # type: ignore[index]
+    data = [(x, torch.zeros(len(x), tail.head.out_features))]
     loss = nn.MSELoss(reduction="sum")
     operator = GGNLinearOperator(tail, loss, list(params), data, check_deterministic=False)
     flat = torch.cat([v[k].reshape(-1) for k in names])
@@ -109,7 +110,7 @@ def main() -> None:
         "torch.func, folded channels-last": plain(mine.tail, xl, vm),
         "curvlinops GGN, network as shipped": curvlinops_ggn(raw.tail, x, v),
     }
-    seconds = {k: [] for k, r in runs.items() if r is not None}  # type: dict[str, list[float]]
+    seconds: dict[str, list[float]] = {k: [] for k, r in runs.items() if r is not None}
     for _ in range(args.rounds + 1):
         for name in seconds:
             run = runs[name]

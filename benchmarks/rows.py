@@ -16,6 +16,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         )
         models[arithmetic].calibrate()
     ways: dict[str, Callable[[], object]] = {
-        name: lambda model=model: model.stage(some)  # type: ignore[misc]
-        for name, model in models.items()
+        name: partial(model.stage, some) for name, model in models.items()
     }
     ways["float32 prefix in batches"] = lambda: _batches(core, some)
     for way in ways.values():

@@ -125,7 +125,8 @@ def soak(path: Path, minutes: float, dice: random.Random) -> dict[str, Any]:
     for reader in readers:
         reader.start()
     writers: dict[int, Any] = {}
-    turns, kills, fills = Counter(), 0, 0
+    turns: Counter[int] = Counter()
+    kills, fills = 0, 0
     end = time.monotonic() + 60 * minutes
     while time.monotonic() < end:
         for number in range(WRITERS):

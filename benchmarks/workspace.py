@@ -2,7 +2,7 @@
 
     python benchmarks/workspace.py --features 4096 --classes 40
 
-`benchmarks/requests.py` has the sums and the solve alone; here is all that `efface forget` does once Python
+`compact_requests.py` has the sums and the solve alone; here is all that `efface forget` does once Python
 is up: find the records, read the sums, subtract, solve, write and sync the new release, switch to it, delete
 the old one. Rows and names are synthetic; a network of random features stands for the backbone, which a
 request does not run. The first request is a warm-up.

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import RESULTS, Results, name_of, parser
+from common import RESULTS, Results, name_of, parser, rows_of
 from torch import Tensor
 
 from efface import ConjugateGradient, Core, MixedLinear, Preprocess, Records, Stage
@@ -28,7 +28,7 @@ from efface.network.core_fitting import every_fifth, usable
 from efface.network.training import train
 from efface.parts.tangent.user import PRECONDITIONERS, TangentUser
 
-METHODS = ("last-layer", "compact", "fine-tune", "tangent")
+MODELS = ("last-layer", "compact", "fine-tune", "tangent")
 TANGENT_MUS = (1e-6, 1e-5, 1e-4)
 RATES = (0.000125, 0.0005, 0.002)  # 0.01 was never chosen on cub40, and diverges on caltech101
 
@@ -104,7 +104,7 @@ def run_compact(setting: Setting, features: int, bits: int = 8) -> dict[str, Any
         "seconds": seconds,
         "features": model.user.projection.num_features,
         "total_ridge": model.user.total_ridge,
-        "saturated": model.user.num_saturated(model.data.rows),
+        "saturated": model.user.num_saturated(rows_of(model)),
     }
 
 
@@ -197,7 +197,7 @@ def _say(fraction: float, message: str) -> None:
 def table(results: dict[str, Any]) -> str:
     """Mean ± standard deviation over seeds, as Markdown."""
     lines = ["| method | test accuracy | seeds | seconds |", "|---|---|---|---|"]
-    for method in ("core", *METHODS):
+    for method in ("core", *MODELS):
         rows = [v for k, v in results.items() if k.split("/")[0] == method]
         if rows:
             scores = 100 * np.array([r["accuracy"] for r in rows])
@@ -210,8 +210,8 @@ def table(results: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    options = parser(__doc__.splitlines()[0])
-    options.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
+    options = parser(__doc__)
+    options.add_argument("--methods", nargs="+", default=list(MODELS), choices=MODELS)
     options.add_argument("--features", type=int, default=14337)
     options.add_argument("--passes", type=int, default=30, help="of CG for the tangent model")
     options.add_argument("--choosing-passes", type=int, default=12)

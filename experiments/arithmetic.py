@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from accuracy import Setting
-from common import RESULTS, Results, name_of, parser
+from common import RESULTS, Results, name_of, parser, rows_of
 
 from efface import MixedLinear
 
@@ -32,7 +32,7 @@ def run(setting: Setting, arithmetic: str, features: int, bits: int) -> dict[str
         "features": model.user.projection.num_features,
         "total_ridge": model.user.total_ridge,
         "arithmetic": model.user.form.arithmetic,
-        "saturated": model.user.num_saturated(model.data.rows),
+        "saturated": model.user.num_saturated(rows_of(model)),
     }
 
 
@@ -41,8 +41,9 @@ def table(results: dict[str, Any]) -> str:
     lines = ["| features | float32 | integer | lost (mean over splits) |", "|---|---|---|---|"]
     for name in dict.fromkeys(key.split("/")[0] for key in results):
         seeds = sorted({k.split("/")[2] for k in results if k.startswith(f"{name}/")})
-        both = [[results.get(f"{name}/{form}/{s}") for form in FORMS] for s in seeds]
-        scores = 100 * np.array([[r["accuracy"] for r in pair] for pair in both if all(pair)])
+        keys = [[f"{name}/{form}/{seed}" for form in FORMS] for seed in seeds]
+        both = [[results[key]["accuracy"] for key in pair if key in results] for pair in keys]
+        scores = 100 * np.array([pair for pair in both if len(pair) == len(FORMS)])
         if len(scores):
             spread = scores.std(axis=0, ddof=1) if len(scores) > 1 else np.zeros(2)
             cells = [f"{m:.2f} ± {s:.2f} %" for m, s in zip(scores.mean(0), spread, strict=True)]
@@ -52,7 +53,7 @@ def table(results: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    options = parser(__doc__.splitlines()[0])
+    options = parser(__doc__)
     options.add_argument("--features", type=int, nargs="+", default=[0, 4096])
     args = options.parse_args()
     keys = ("core_fraction", "linearize", "leaky_slope", "resize", "mirror")

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from accuracy import Setting
-from common import RESULTS, Results, name_of, parser
+from common import RESULTS, Results, name_of, parser, rows_of
 
 from efface import MixedLinear
 from efface.network import synthetic
@@ -31,16 +31,17 @@ def run(setting: Setting, features: int, bases: str, source: str) -> dict[str, A
         inputs, _ = synthetic.activations(setting.core)
         model.user.calibrate(inputs, None, Calibration.STATISTICS)
     model.fit(data.user, replay=data.core)
+    assert model.user.projection is not None
     return {
         "accuracy": model.accuracy(data.test),
         "features": model.user.projection.num_features,
-        "saturated": model.user.num_saturated(model.data.rows),
+        "saturated": model.user.num_saturated(rows_of(model)),
         "total_ridge": model.user.total_ridge,
     }
 
 
 def main() -> None:
-    options = parser(__doc__.splitlines()[0])
+    options = parser(__doc__)
     options.add_argument("--features", type=int, nargs="+", default=[0, 4096, 14337])
     args = options.parse_args()
     path = args.out or RESULTS / f"calibration-{name_of(args.data)}.json"

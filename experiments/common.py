@@ -1,69 +1,23 @@
-"""What the experiments share: results that are kept as they come, and the environment they came from."""
+"""What the table scripts share: their options, and where their results go."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
 from pathlib import Path
-from typing import Any
 
-import torch
+from efface.model.mixed_linear import MixedLinear
+from efface.parts.compact.rows import Rows
+from efface.parts.part import require_training_data
+from efface.reproduce.results import Results, name_of
 
-import efface
-from efface.errors import EffaceError
+__all__ = ["RESULTS", "Results", "name_of", "parser", "rows_of"]
 
 RESULTS = Path(__file__).parent / "results"
 
 
-class Results:
-    """A small JSON file of results by name; what is there already is not computed again."""
-
-    def __init__(self, path: Path, settings: dict[str, Any], *, show: bool = True) -> None:
-        self.path, self.show = path, show
-        self.values: dict[str, Any] = {"settings": settings, "environment": environment()}
-        self.values["results"] = {}
-        if path.is_file():
-            old = json.loads(path.read_text())
-            if old["settings"] != json.loads(json.dumps(settings)):
-                raise EffaceError(
-                    f"{path} was made with other settings.", "move it away, or use another --out."
-                )
-            self.values |= {key: old[key] for key in ("results", "complete") if key in old}
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.values["results"]
-
-    def finish(self) -> None:
-        """Nothing is missing any more."""
-        self.values["complete"] = True
-        self._write()
-
-    def _write(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.write_text(json.dumps(self.values, indent=1, sort_keys=True) + "\n")
-
-    def put(self, name: str, value: dict[str, Any]) -> None:
-        self.values["results"][name] = value
-        self._write()
-        if self.show:
-            print(f"{name}: {json.dumps(value)}", flush=True)
-
-
-def environment() -> dict[str, Any]:
-    return {
-        "efface": efface.__version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "threads": torch.get_num_threads(),
-        "cpus": os.cpu_count(),
-    }
-
-
-def parser(description: str) -> argparse.ArgumentParser:
-    """Options that all experiments take."""
-    result = argparse.ArgumentParser(description=description)
+def parser(about: str | None) -> argparse.ArgumentParser:
+    """The options that all of them take; the first line of ``about`` is the help's heading."""
+    result = argparse.ArgumentParser(description=(about or "").partition("\n")[0])
     result.add_argument("--data", required=True, help="a data set, as for `efface train`")
     result.add_argument("--backbone", default="cnn", help="hf:DIR, timm:NAME, cnn")
     result.add_argument("--cache", help="where boundary activations are kept")
@@ -78,5 +32,8 @@ def parser(description: str) -> argparse.ArgumentParser:
     return result
 
 
-def name_of(data: str) -> str:
-    return Path(data).name.removesuffix(".npz")
+def rows_of(model: MixedLinear) -> Rows:
+    """The integers of every record that a compact model was fitted on."""
+    rows = require_training_data(model.data).rows
+    assert rows is not None
+    return rows.whole()

@@ -37,7 +37,7 @@ ATTACKERS = ("outside", "matched", "informed")
 
 
 @dataclass(frozen=True)
-class Setting:
+class RidgeArrays:
     """The ridge problem in numbers: user rows and their targets, core rows, test rows."""
 
     user: np.ndarray  # (n, k)
@@ -49,7 +49,7 @@ class Setting:
     ridge: float
 
     @classmethod
-    def of(cls, spec: str, features: int, backbone: str | None = None) -> Setting:
+    def of(cls, spec: str, features: int, backbone: str | None = None) -> RidgeArrays:
         overrides = {"data.spec": spec, "user.features": features, "core.backbone": backbone}
         config = load_config(None, overrides)
         records = config.data.build()
@@ -80,7 +80,7 @@ class Setting:
 class Problem:
     """The exact weights with all user rows, and without some, at one total ridge λ."""
 
-    def __init__(self, setting: Setting, ridge: float) -> None:
+    def __init__(self, setting: RidgeArrays, ridge: float) -> None:
         self.s, self.ridge = setting, ridge
         rows = np.concatenate([setting.user, setting.core])
         targets = np.concatenate([setting.targets, setting.core_targets])
@@ -184,7 +184,9 @@ RELEASES = (
 RIDGES = (10.0, 100.0, 1000.0)  # times the one chosen on core data
 
 
-def run(setting: Setting, trials: int, batches: tuple[int, ...], seed: int) -> list[dict[str, Any]]:
+def run(
+    setting: RidgeArrays, trials: int, batches: tuple[int, ...], seed: int
+) -> list[dict[str, Any]]:
     problem = Problem(setting, setting.ridge)
     rows = [measure(problem, release, 1, trials, seed) for release in RELEASES]
     for batch in batches:
@@ -210,7 +212,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     start = time.monotonic()
-    setting = Setting.of(args.data, args.features, args.backbone)
+    setting = RidgeArrays.of(args.data, args.features, args.backbone)
     rows = run(setting, args.trials, tuple(args.batches), args.seed)
     print(f"{'release':>9} {'size':>6} {'ridge':>8} {'batch':>5} {'accuracy':>8}  identified by")
     for row in rows:

@@ -11,8 +11,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import accuracy
 from common import RESULTS
-from reproduce import FIGURES, finished, markdown, subtitle
+
+from efface.reproduce.catalog import FIGURES
+from efface.reproduce.figure import PaperFigure
+from efface.reproduce.present import finished, markdown, subtitle, svg_name
 
 PAGE = Path(__file__).parents[1] / "docs" / "paper.md"
 DATA = ("digits", "cub40", "caltech101", "cifar10-subset")
@@ -63,8 +67,7 @@ def page() -> str:
 
 
 def first_drawing(name: str, results: dict[str, Any]) -> str:
-    drawing = FIGURES[name].draw(results)[0].name
-    return f"{name}-{drawing}.svg" if drawing else f"{name}.svg"
+    return svg_name(name, FIGURES[name].draw(results)[0].name)
 
 
 def _settings(runs: dict[str, Any]) -> str:
@@ -83,7 +86,7 @@ def _summary(runs: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _word(figure: Any, found: dict[str, Any] | None) -> str:
+def _word(figure: PaperFigure, found: dict[str, Any] | None) -> str:
     if found is None:
         return "not run"
     return figure.verdict(found["results"]).split("**")[1].rstrip(".").lower()
@@ -91,8 +94,6 @@ def _word(figure: Any, found: dict[str, Any] | None) -> str:
 
 def _full_size() -> list[str]:
     """The tables of accuracy.py: all images, choices on core data."""
-    from accuracy import table
-
     text = []
     for path in sorted(RESULTS.glob("accuracy-*.json")):
         name = path.stem.removeprefix("accuracy-")
@@ -102,7 +103,7 @@ def _full_size() -> list[str]:
             option = "" if name == plain else " --mirror"
             text += [
                 f"### {plain}, all images (accuracy, `experiments/accuracy.py{option}`)",
-                table(results),
+                accuracy.table(results),
             ]
     return text
 

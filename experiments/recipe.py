@@ -94,7 +94,7 @@ def table(results: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    options = parser(__doc__.splitlines()[0])
+    options = parser(__doc__)
     options.add_argument("--features", type=int, default=14337)
     options.add_argument("--whiten", type=float, nargs="+", default=[0.0, 0.5, 0.75, 1.0])
     args = options.parse_args()

@@ -14,15 +14,18 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
 from accuracy import Setting
-from common import RESULTS, Results, name_of, parser
+from common import RESULTS, Results, name_of, parser, rows_of
 
 from efface import SGD, MixedLinear
-from efface.parts.tangent.forgetting import PaperForgetting
+from efface.audit.methods import METHODS, PaperSgd
 from efface.parts.tangent.user import TangentUser
+
+RATE = 1e-6  # of SGD: it does not change the time
 
 
 def seconds(run: Callable[[], object]) -> float:
@@ -32,7 +35,7 @@ def seconds(run: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    options = parser(__doc__.splitlines()[0])
+    options = parser(__doc__)
     options.add_argument("--features", type=int, default=4096)
     options.add_argument("--turns", type=int, default=3)
     args = options.parse_args()
@@ -42,26 +45,28 @@ def main() -> None:
     model = MixedLinear(setting.core, "compact", features=args.features, cache=setting.cache)
     model.calibrate()  # bases and scales come with the core: not part of fitting user data
     fit = seconds(lambda: model.fit(setting.data.user, replay=setting.data.core))
-    rows = model.data.rows
+    rows = rows_of(model)
     retrain = seconds(lambda: (model.user.reset(), model.user.add_rows(rows)))
     ids = list(setting.data.user.ids)
     user = TangentUser(setting.core, mu=1e-4)
     x, labels = setting.tensor(setting.user), setting.core.labels(setting.user)
     problem = user.problem(x, labels)
     problem.gradient(problem.zeros())  # fills the cache: not part of an epoch
-    tiny = {"lr": 1e-6, "momentum": 0.9}  # the rate does not change the time
     requests, epochs = [], []
     for i in range(args.turns):
         three = [ids[10 * j : 10 * j + 10] for j in range(3 * i, 3 * i + 3)]
-        requests += [seconds(lambda r=r: model.forget(ids=r)) for r in three]
+        requests += [seconds(partial(model.forget, ids=some)) for some in three]
         gradient = seconds(lambda: problem.gradient(problem.zeros()))  # its last, complete one
-        epochs.append(seconds(lambda: SGD(epochs=1, **tiny).solve(problem)) - gradient)
+        epochs.append(
+            seconds(lambda: SGD(epochs=1, lr=RATE, momentum=0.9).solve(problem)) - gradient
+        )
     request, epoch = statistics.median(requests), statistics.median(epochs)
     keep = torch.from_numpy(np.arange(10, len(labels)))
     retained = user.problem(x[keep], labels[keep])
     retained.gradient(retained.zeros())
-    paper = PaperForgetting(epochs=3, **tiny)
-    forgetting = seconds(lambda: paper.solve(retained, problem.zeros()))
+    paper = METHODS["paper-0.9"]
+    assert isinstance(paper, PaperSgd)
+    forgetting = seconds(lambda: paper.solver(RATE).solve(retained, problem.zeros()))
     results.put(
         f"speed/{args.seeds[0]}",
         {

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -13,11 +15,22 @@ from tests.places import ROOT
 
 
 def run(script: str, *words: object) -> str:
+    """In an empty folder: nothing may depend on where a script is called from."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    command = [sys.executable, script, *map(str, words)]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    command = [sys.executable, str(ROOT / script), *map(str, words)]
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+@pytest.mark.parametrize("folder", ["experiments", "benchmarks"])
+def test_no_script_takes_the_name_of_a_package(folder: str) -> None:
+    """A script's own folder comes first on its path: a file `requests.py` would hide that package."""
+    scripts = {path.stem for path in (ROOT / folder).glob("*.py")}
+    taken = sys.stdlib_module_names | set(importlib.metadata.packages_distributions())
+    assert scripts
+    assert not scripts & taken
 
 
 def test_accuracy_compares_all_methods_and_resumes(tmp_path: Path) -> None:
@@ -73,7 +86,7 @@ def test_calibration_compares_core_data_with_none(tmp_path: Path) -> None:
     ("script", "words"),
     [
         ("benchmarks/hessian_product.py", ("--batch", 4, "--rounds", 1)),
-        ("benchmarks/requests.py", ("--features", 64, "--sizes", 200, 400, "--rounds", 1)),
+        ("benchmarks/compact_requests.py", ("--features", 64, "--sizes", 200, 400, "--rounds", 1)),
         ("benchmarks/workspace.py", ("--features", 64, "--sizes", 200, 400, "--rounds", 1)),
     ],
 )
@@ -93,3 +106,7 @@ def test_differencing_names_the_deleted_image_and_noise_hides_it(tmp_path: Path)
     assert drowned[0]["identified"]["informed"] <= 0.25
     assert drowned[0]["accuracy"] < plain["accuracy"]
     assert {row["batch"] for row in rows} == {1, 5}
+
+
+def test_the_page_says_what_the_results_say() -> None:
+    run("experiments/paper.py", "--check")

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 import torch
 from tests.audit.scenes import canaries, scene, shadow
+from torch import Tensor
 
 from efface.audit.attacks import ATTACKS, Game, build_worlds, confidence, margins, play
-from efface.audit.baselines import METHODS, Claim, Method
+from efface.audit.methods import METHODS, Claim, Method
 from efface.audit.metrics import chance_interval
+from efface.audit.scene import Scene
 from efface.audit.study import contradictions
 
 COVERED = [name for name, attack in ATTACKS.items() if attack.covered]
@@ -82,8 +84,15 @@ def test_whoever_has_both_releases_sees_the_difference(games: dict[str, Game]) -
     assert not ATTACKS["difference"].covered
 
 
+class Liar(Method):
+    claim = Claim.EXACT
+
+    def forget(self, scene: Scene, weights: Tensor, seed: int) -> Tensor:
+        return weights
+
+
 def test_a_false_claim_is_contradicted(runs: dict[str, Game]) -> None:
-    liar = Method("liar", "does nothing", METHODS["original"].run, Claim.EXACT, ("compact",))
+    liar = Liar("liar", "does nothing")
     verdicts = {
         "white-box": ATTACKS["white-box"].verdict(runs["original"]).to_dict() | {"covered": True}
     }

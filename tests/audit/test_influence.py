@@ -10,9 +10,9 @@ import torch
 from tests.audit.scenes import records, scene, shadow
 from tests.audit.test_audit_commands import audited, workspace
 
-from efface.audit.attacks import likelihood_ratio, play
-from efface.audit.baselines import Forgotten, Method
+from efface.audit.attacks import likelihood_ratio, play, white_box
 from efface.audit.influence import influence_left, strongest
+from efface.audit.methods import METHODS, Method
 from efface.audit.metrics import judge
 from efface.audit.scene import Scene
 from efface.audit.study import Settings, Study
@@ -35,8 +35,6 @@ def test_nothing_is_found_where_nothing_is_left() -> None:
     base = scene("compact")
     trained, retrained = base.solve(base.everyone), base.solve(base.retained)
     model = base.user  # another way to the same weights: integers, and a solve of its own
-    from efface.audit.baselines import METHODS
-
     exact = METHODS["exact"](base, trained).weights
     assert model.kind == "compact"
     assert not influence_left(base, exact, trained, retrained).found
@@ -55,18 +53,15 @@ def test_noise_hides_a_share_up_to_its_size() -> None:
     assert influence_left(base, noisy + 0.2 * undone, trained, retrained, sigma).found
 
 
+class LeavesSome(Method):
+    def forget(self, scene: Scene, weights: torch.Tensor, seed: int) -> torch.Tensor:
+        kept = scene.solve(scene.retained)
+        return kept + 0.01 * (weights - kept)
+
+
 def test_the_likelihood_ratio_misses_what_the_white_box_finds() -> None:
     """A hundredth of the influence left: why the headline is not LiRA's."""
-
-    def some(base: Scene, weights: torch.Tensor, seed: int) -> Forgotten:
-        kept = base.solve(base.retained)
-        left = kept + 0.01 * (weights - kept)
-        return Forgotten(left, left)
-
-    from efface.audit.attacks import white_box
-    from efface.audit.baselines import Claim
-
-    game = play(shadow(), Method("some", "leaves some", some, Claim.NOTHING, ("compact",)))
+    game = play(shadow(), LeavesSome("some", "leaves some"))
     seen = {"white-box": white_box(game), "lira": likelihood_ratio(game)}
     verdicts = {name: judge(*trials).to_dict() | {"covered": True} for name, trials in seen.items()}
     assert verdicts["white-box"]["auc"] > 0.95

@@ -13,7 +13,7 @@ import pytest
 from tests.audit.scenes import shadow
 
 from efface.audit.attacks import ATTACKS, Game, play
-from efface.audit.baselines import METHODS
+from efface.audit.methods import METHODS
 from efface.audit.metrics import auc, chance_interval, epsilon_lower_bound, roc
 
 

@@ -11,7 +11,7 @@ from scipy.stats import entropy as scipy_entropy
 from tests.audit.scenes import scene
 
 from efface.audit import readouts
-from efface.audit.baselines import METHODS
+from efface.audit.methods import METHODS
 from efface.audit.readouts import Relearn, Spread
 from efface.audit.study import Reader
 

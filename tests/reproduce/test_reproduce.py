@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,20 +13,17 @@ import pytest
 from tests.places import ROOT
 from typer.testing import CliRunner
 
+from efface import reproduce
 from efface.cli import app
+from efface.commands.reproduce import FIGURE
 from efface.data.records import Records
 from efface.errors import EffaceError
-
-EXPERIMENTS = ROOT / "experiments"
-sys.path.insert(0, str(EXPERIMENTS))
-
-import bench as bench_module  # noqa: E402
-import paper  # noqa: E402
-import procedures  # noqa: E402
-from bench import Bench  # noqa: E402
-from presets import PRESETS, resolve  # noqa: E402
-
-import reproduce as lab  # noqa: E402
+from efface.reproduce import procedures
+from efface.reproduce.bench import Bench, limited
+from efface.reproduce.catalog import FIGURES
+from efface.reproduce.present import present
+from efface.reproduce.presets import PRESETS, resolve
+from efface.reproduce.specimen import Specimen, specimen_of
 
 RUNNER = CliRunner()
 
@@ -50,7 +49,7 @@ def results(folder: Path, figure: str) -> dict:
 
 def test_every_figure_has_numbers_drawings_and_a_verdict(folder: Path) -> None:
     text = (folder / "results.md").read_text()
-    for name, figure in lab.FIGURES.items():
+    for name, figure in FIGURES.items():
         assert (
             results(folder, name).keys()
             == figure.parts(Bench("digits", "cnn", PRESETS["tiny"], folder / "cache")).keys()
@@ -115,40 +114,57 @@ def test_bad_input_names_what_is_there(arguments: list[str], said: str, tmp_path
 def test_drawing_needs_only_the_json(folder: Path, tmp_path: Path) -> None:
     for path in folder.glob("*.json"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    lab.present(tmp_path)
+    present(tmp_path)
     assert (tmp_path / "results.md").read_text() == (folder / "results.md").read_text()
 
 
+def test_nothing_is_imported_from_the_working_directory(tmp_path: Path) -> None:
+    """In a folder full of files with likely names, on a path that begins with that folder."""
+    names = [path.stem for path in Path(reproduce.__file__).parent.rglob("*.py")]
+    for name in {*names, "reproduce", "laboratory", "common", "accuracy"} - {"__init__"}:
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('imported')")
+        (tmp_path / "experiments").mkdir(exist_ok=True)
+        (tmp_path / "experiments" / f"{name}.py").write_text("raise RuntimeError('imported')")
+    shutil.copy(ROOT / "experiments" / "results" / "digits" / "l2.json", tmp_path)
+    program = "import sys; sys.path.insert(0, ''); from efface.cli import main; main()"
+    command = [sys.executable, "-c", program, "reproduce", "l2", "--draw-only", "--out", "."]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "report.html").is_file()
+
+
 def test_requests_are_disjoint_user_records(small_bench: Bench) -> None:
-    trial = small_bench.trial(small_bench.spot())
-    everyone = np.concatenate([s.numpy() for s in trial.sets])
+    specimen = specimen_of(small_bench, small_bench.spot())
+    everyone = np.concatenate([s.numpy() for s in specimen.sets])
     assert len(set(everyone)) == len(everyone)
-    assert everyone.max() < trial.scene.num_user
-    assert len(trial.sets) == small_bench.preset.requests
+    assert everyone.max() < specimen.scene.num_user
+    assert len(specimen.sets) == small_bench.preset.requests
 
 
 def test_a_run_equals_its_requests_one_by_one(small_bench: Bench) -> None:
-    trial = small_bench.trial(small_bench.spot())
-    run = trial.run("twice", procedures.paper(2))
-    weights, left = trial.weights, list(range(len(trial.scene.train)))
-    for positions in trial.sets:
+    specimen = specimen_of(small_bench, small_bench.spot())
+    twice = procedures.paper(2)
+    run, method = twice.run(specimen), twice.choice(specimen)
+    weights, left = specimen.weights, list(range(len(specimen.scene.train)))
+    for positions in specimen.sets:
         gone = set(positions.tolist())
-        index = trial.scene.everyone[left]
-        scene = trial.scene.restricted(index, positions)
-        weights = procedures.paper(2)(trial, scene, weights).state
+        index = specimen.scene.everyone[left]
+        scene = specimen.scene.restricted(index, positions)
+        weights = method(scene, weights).state
         left = [i for i in left if i not in gone]
     assert float((weights - run.state).norm()) <= 1e-9 * float(weights.norm())
 
 
 def test_the_kept_weights_are_those_computed(small_bench: Bench) -> None:
-    trial = small_bench.trial(small_bench.spot())
-    again = bench_module.Trial(small_bench, small_bench.spot())
-    assert (again.weights == trial.weights).all()
-    assert (again.retrained == trial.retrained).all()
+    specimen = specimen_of(small_bench, small_bench.spot())
+    again = Specimen(small_bench, small_bench.spot())
+    assert again is not specimen
+    assert (again.weights == specimen.weights).all()
+    assert (again.retrained == specimen.retrained).all()
 
 
 def test_a_limit_takes_equally_many_of_each_class() -> None:
-    records = bench_module._limited(Records.open("digits"), 100)
+    records = limited(Records.open("digits"), 100)
     counts = np.bincount(records.labels)
     assert len(records) == 100
     assert counts.max() - counts.min() <= 1
@@ -168,5 +184,5 @@ def test_presets_resolve() -> None:
         resolve("none", "cnn")
 
 
-def test_the_page_says_what_the_results_say() -> None:
-    assert paper.PAGE.read_text(encoding="utf-8") == paper.page()
+def test_the_help_names_every_figure() -> None:
+    assert FIGURE.replace(";", ",").split(", ")[: len(FIGURES)] == list(FIGURES)

@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from efface.audit.baselines import Method
+from efface.audit.methods import Method
 from efface.audit.metrics import Verdict, judge
 from efface.audit.scene import Samples, Scene
 from efface.parts.tangent.sgd import Progress
@@ -135,15 +135,20 @@ def _targets(scene: Scene, samples: Samples) -> Tensor:
     return scene.targets(samples) + samples.offset
 
 
-def play(worlds: Worlds, method: Method, progress: Progress | None = None) -> Game:
-    """Let the method forget the included targets in every world, and write down what can be seen."""
+def play(
+    worlds: Worlds, method: Method, progress: Progress | None = None, *, seed: int = 0
+) -> Game:
+    """Let the method forget the included targets in every world, and write down what can be seen.
+
+    ``seed`` is the method's in the first world; every world has the next.
+    """
     scene, targets = worlds.scene, worlds.targets
     samples = scene.train.select(targets)
     seen: dict[str, list[Floats]] = {f.name: [] for f in fields(Game) if f.name != "included"}
     for k, world in enumerate(worlds.worlds):
         gone = targets[torch.from_numpy(world.included)]
         inside = scene.restricted(torch.cat([world.base, gone]), gone)
-        weights = method(inside, world.trained, k).weights
+        weights = method(inside, world.trained, seed + k).weights
         logits = scene.logits(weights, samples)
         shown = scene.logits(weights, scene.test)
         seen["margins"].append(margins(logits, samples.labels))

@@ -22,8 +22,8 @@ from torch import Tensor
 
 from efface import files
 from efface.audit.attacks import ATTACKS, Worlds, build_worlds, play
-from efface.audit.baselines import Method, methods_for
 from efface.audit.influence import strongest
+from efface.audit.methods import Method, methods_for
 from efface.audit.readouts import (
     Relearn,
     Spread,
@@ -40,7 +40,6 @@ from efface.version import VERSION
 
 SCHEMA = "efface.audit/1"
 PART_SCHEMA = "efface.audit-part/1"
-REFERENCE = "retrain"  # the method that the others are compared with
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,6 @@ Example: [bold]efface audit model digits --owner u07[/bold]
 
 Example: [bold]efface audit model photos/ --id train/anna/17.jpg --worlds 0 --json[/bold]"""
 
-OWN = {"compact": "exact", "tangent": "solved"}
 OUT = "Folder for report.html, audit.json and the cache of finished parts."
 
 
@@ -81,6 +80,7 @@ def run(
     from efface import files
     from efface.audit.differencing import identify_in
     from efface.audit.influence import influence_left, strongest
+    from efface.audit.methods import REFERENCE, UNTOUCHED, own_method
     from efface.audit.served import hold, promised_sigma, scene_of, served_weights
     from efface.audit.study import SCHEMA, Reader, Study, identity_of
     from efface.report.audit import audit_report
@@ -94,11 +94,11 @@ def run(
         fix = "train again without them: there is no user part of them to audit."
         raise GuaranteeError("all of these images are core data, which is never forgotten.", fix)
     scene = scene_of(model, asked, test, certificate)
-    names = ("original", "retrain", OWN[scene.kind])
+    own = own_method(scene.kind).name
     identity = identity_of(str(workspace.number), model.core.digest, asked.digests, test.digests)
     study = Study(
         scene,
-        replace(settings, methods=names),
+        replace(settings, methods=(UNTOUCHED, REFERENCE, own)),
         request=scene.forget,
         cache=out / "cache",
         identity=identity,
@@ -116,8 +116,8 @@ def run(
     sigma = promised_sigma(certificate)
     left = influence_left(scene, weights, study.trained, reader.retrained, sigma)
     values["served"]["influence"] = asdict(left) | {"found": left.found}
-    own = values["methods"][OWN[scene.kind]]
-    values["headline"] = {"influence": left.share, "attack": strongest(own)}
+    attack = strongest(values["methods"][own])
+    values["headline"] = {"influence": left.share, "attack": attack}
     shown = identify_in(scene, study.trained, weights)
     values["differencing"] = asdict(shown) | {"by_chance": shown.by_chance}
     kept = held is None or held.kept
@@ -165,16 +165,18 @@ def _read(
 
 
 def _render(console: Console, values: dict[str, Any]) -> None:
+    from efface.audit.methods import REFERENCE, UNTOUCHED, own_method
+
     served, methods = values["served"], values["methods"]
     for line in headline(values):
         console.print(line, style="bold", soft_wrap=True)
     rows = table("readout", "served", "retrained", "original", right=(1, 2, 3))
     for key, value in served["readouts"].items():
-        shown = [methods[name]["readouts"][key]["mean"] for name in ("retrain", "original")]
+        shown = [methods[name]["readouts"][key]["mean"] for name in (REFERENCE, UNTOUCHED)]
         rows.add_row(key.replace("_", " "), *(f"{v:.4g}" for v in (value, *shown)))
     console.print(rows)
     rows = table("attack", "game", "AUC", "by chance", "ε ≥", right=(2, 3, 4))
-    own = next(name for name in methods if name in OWN.values())
+    own = own_method(values["user"]).name
     for game in ("canary", "attacks"):
         for name, v in methods[own][game].items():
             chance = f"{v['chance'][0]:.2f}–{v['chance'][1]:.2f}"

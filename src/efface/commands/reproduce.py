@@ -1,15 +1,13 @@
-"""``efface reproduce``: the experiments of the paper, figure by figure, from a checkout."""
+"""``efface reproduce``: the experiments of the paper, figure by figure."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from efface.commands.output import JsonFlag, finish
-from efface.errors import EffaceError
 
 EXAMPLES = """\
 Example: [bold]efface reproduce all --data digits[/bold]
@@ -50,15 +48,21 @@ def reproduce(
 
     What OUT holds already is not measured again, so a run that was cut short goes on.
     """
-    lab = _laboratory()
-    where = out or Path("efface-reproduce") / lab.name_of(data)
-    figures = lab.chosen(figure)
+    from efface.reproduce.bench import Bench
+    from efface.reproduce.catalog import chosen
+    from efface.reproduce.present import present
+    from efface.reproduce.presets import resolve
+    from efface.reproduce.results import name_of
+    from efface.reproduce.run import measure
+
+    where = out or Path("efface-reproduce") / name_of(data)
+    figures = chosen(figure)
     if not draw_only:
         say = _quiet if json else _say
-        size = lab.resolve(preset, backbone, limit=limit, side=side, seeds=seeds)
-        bench = lab.Bench(data, backbone, size, cache or where / "cache", say=say)
-        lab.measure(bench, figures, where, say)
-    values: dict[str, Any] = lab.present(where)
+        size = resolve(preset, backbone, limit=limit, side=side, seeds=seeds)
+        bench = Bench(data, backbone, size, cache or where / "cache", say=say)
+        measure(bench, figures, where, say)
+    values = present(where)
     finish(
         values, as_json=json, render=lambda console: console.print(f"report: {values['report']}")
     )
@@ -70,19 +74,3 @@ def _say(text: str) -> None:
 
 def _quiet(text: str) -> None:
     pass
-
-
-def _laboratory() -> Any:
-    """``experiments/`` of the checkout; an installed wheel has none."""
-    import importlib
-
-    for root in (Path(__file__).parents[3], Path.cwd()):
-        folder = root / "experiments"
-        if (folder / "reproduce.py").is_file():
-            if str(folder) not in sys.path:
-                sys.path.insert(0, str(folder))
-            return importlib.import_module("laboratory")
-    raise EffaceError(
-        "the experiments are not part of the installed package.",
-        "run efface reproduce inside a checkout of the repository.",
-    )

@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from efface.audit.methods import REFERENCE, Prominence, own_method, prominent
 from efface.report.figures import Band, Line, Point, Scale, bars, histograms, lines, scatter
 from efface.report.html import Card, Check, Figure, Report, Section, Table
 
-REFERENCE = "retrain"
 SETS = ("retained", "forgotten", "test")
 FLOOR = 1e-3  # of rates on logarithmic axes
-SHOWN = ("original", "fine-tune", "fisher", "paper-0.9", "solved", "exact", "retrain")
 BARS = (  # readout, label of the axis, caption, in percent
     ("error_forgotten", "error", "Error on the forgotten records", True),
     ("error_test", "error", "Error on the test records", True),
@@ -66,7 +65,7 @@ def _cards(values: dict[str, Any]) -> list[Card]:
         left = values["served"]["influence"]
         note = f"in the served weights; {left['resolution']:.0e} can be told"
         cards.insert(0, Card("influence left", f"{left['share']:.1e}", note))
-    for name in ("original", "paper-0.9", "solved", "exact"):
+    for name in prominent(Prominence.CARD):
         best = values["strongest"].get(name)
         if best is not None:
             chance = "chance" if best["at_chance"] else "not chance"
@@ -105,7 +104,7 @@ def _readout_section(values: dict[str, Any]) -> Section:
 
 def _bars_section(methods: Mapping[str, Any]) -> Section:
     drawn = []
-    names = list(methods)
+    names, exact = list(methods), own_method("compact").name
     for key, label, caption, percent in BARS:
         spreads = [methods[name]["readouts"][key] for name in names]
         band = None
@@ -120,7 +119,7 @@ def _bars_section(methods: Mapping[str, Any]) -> Section:
             ylabel=label,
             title=caption,
             percent=percent,
-            highlight=names.index("exact") if "exact" in names else None,
+            highlight=names.index(exact) if exact in names else None,
         )
         # as html, because figures stand two in a row, and eleven bars need a row for themselves
         note = f"{caption}; inside the band is as if retrained."
@@ -163,14 +162,14 @@ def _attack_section(methods: Mapping[str, Any], game: str, heading: str) -> Sect
 def _curve_section(methods: Mapping[str, Any], best: Mapping[str, Any]) -> Section:
     """ROC curves and scores of the strongest attack on each method."""
     curves, histories = [], []
-    for name in SHOWN:
+    for name in prominent(Prominence.CURVE):
         chosen = best.get(name)
         if chosen is None:
             continue
         verdict, attack = methods[name][chosen["game"]][chosen["attack"]], chosen["attack"]
         x = [max(v, FLOOR) for v in verdict["fpr"]]
         curves.append(Line(f"{name}: {attack}", x, [max(v, FLOOR) for v in verdict["tprs"]]))
-        if name in ("original", "paper-0.9", "exact", "solved"):
+        if name in prominent(Prominence.CARD):
             both = [np.asarray(verdict[side]) for side in ("members", "others")]
             scale = max(float(np.abs(np.concatenate(both)).max()), 1e-300)
             named = dict(zip(("was in, forgotten", "never in"), both, strict=True))

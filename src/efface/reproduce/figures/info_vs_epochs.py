@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
-import procedures
-from bench import Bench, Procedure
-from figure import Drawing, Figure, Results, Values, by_name, judged, mean, percent, seeds, short
-from info_vs_noise import sgd_passes
 
 from efface.report.figures import Line, Scale, lines
 from efface.report.html import Table
+from efface.reproduce import procedures
+from efface.reproduce.bench import Bench
+from efface.reproduce.figure import (
+    Drawing,
+    PaperFigure,
+    Results,
+    Values,
+    by_name,
+    judged,
+    mean,
+    percent,
+    seeds,
+    short,
+)
+from efface.reproduce.figures.info_vs_noise import sgd_passes
+from efface.reproduce.procedures import Procedure
+from efface.reproduce.specimen import specimen_of
 
 
 def epochs_of(bench: Bench) -> list[int]:
@@ -19,28 +33,27 @@ def epochs_of(bench: Bench) -> list[int]:
 
 
 def parts(bench: Bench) -> dict[str, Callable[[], Values]]:
-    runs: dict[str, tuple[str, Procedure]] = {"epochs-0": ("original", procedures.original)}
-    for epochs in epochs_of(bench):
-        runs[f"epochs-{epochs}"] = (f"paper-{epochs}", procedures.paper(epochs))
-    runs["solved"] = ("solved", procedures.solved)
+    runs = {"epochs-0": procedures.ORIGINAL}
+    runs |= {f"epochs-{epochs}": procedures.paper(epochs) for epochs in epochs_of(bench)}
+    runs["solved"] = procedures.SOLVED
     return {
-        f"{name}/{seed}": lambda s=seed, r=run: measure(bench, s, *r)
+        f"{name}/{seed}": partial(measure, bench, seed, run)
         for seed in seeds(bench)
         for name, run in runs.items()
     }
 
 
-def measure(bench: Bench, seed: int, kept: str, procedure: Procedure) -> Values:
+def measure(bench: Bench, seed: int, procedure: Procedure) -> Values:
     """At the planned σ."""
-    trial = bench.trial(bench.spot(seed=seed))
-    run = trial.run(kept, procedure)
+    specimen = specimen_of(bench, bench.spot(seed=seed))
+    run = procedure.run(specimen)
     return {
-        **trial.information(run, trial.guarantee.sigma),
+        **specimen.information(run, specimen.guarantee.sigma),
         "passes": float(np.mean([step["passes"] for step in run.steps])),
         "seconds": float(np.mean([step["seconds"] for step in run.steps])),
-        "test_error": float(np.mean(trial.test_errors(run.state, trial.guarantee.sigma))),
-        "retrained_error": trial.test_errors(trial.retrained)[0],
-        "training_passes": trial.training["passes"],
+        "test_error": float(np.mean(specimen.test_errors(run.state, specimen.guarantee.sigma))),
+        "retrained_error": specimen.test_errors(specimen.retrained)[0],
+        "training_passes": specimen.training["passes"],
     }
 
 
@@ -118,7 +131,7 @@ def verdict(results: Results) -> str:
     )
 
 
-FIGURE = Figure(
+FIGURE = PaperFigure(
     "info-vs-epochs",
     "Remaining information and test error against epochs of forgetting",
     "Two or three epochs a request suffice: little information is left, where retraining takes 50.",

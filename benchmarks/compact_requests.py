@@ -1,6 +1,6 @@
 """Time and memory of one compact request of 10 samples, as the number of retained samples grows.
 
-    python benchmarks/requests.py --features 4096 --classes 40
+    python benchmarks/compact_requests.py --features 4096 --classes 40
 
 The rows are synthetic integers (the cost does not depend on what they say). Beside the request, in the same
 run: retraining from cached rows, our own fastest way to start over (sum all rows again, then solve). Memory
@@ -15,6 +15,7 @@ import gc
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def fit(n: int, k: int, c: int) -> tuple[Statistics, float]:
     statistics, seconds = Statistics(k, c), 0.0
     for start in range(0, n, 4096):
         rows, targets = synthetic(min(4096, n - start), k, c, seed=start)
-        seconds += _time(lambda r=rows, t=targets: statistics.add(r, t))  # type: ignore[misc]
+        seconds += _time(partial(statistics.add, rows, targets))
     return statistics, seconds
 
 

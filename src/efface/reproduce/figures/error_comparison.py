@@ -1,7 +1,7 @@
 """Test error of a fine-tuned network, the mixed-linear model, compact and the last layer alone.
 
-At the preset's size; ``accuracy.py`` is the same comparison on all images, with every choice made on core
-data.
+At the preset's size; ``experiments/accuracy.py`` is the same comparison on all images, with every choice made
+on core data.
 """
 
 from __future__ import annotations
@@ -9,19 +9,31 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
-from bench import Bench
-from figure import Drawing, Figure, Results, Values, by_name, judged, mean, percent, seeds, spread
 
-from efface import Stage
 from efface.audit.readouts import error
 from efface.linear.last_layer import LastLayer
 from efface.network.targets import one_hot
-from efface.network.training import train
+from efface.network.training import Stage, train
 from efface.report.figures import bars
 from efface.report.html import Table
+from efface.reproduce.bench import Bench
+from efface.reproduce.figure import (
+    Drawing,
+    PaperFigure,
+    Results,
+    Values,
+    by_name,
+    judged,
+    mean,
+    percent,
+    seeds,
+    spread,
+)
+from efface.reproduce.specimen import specimen_of
 
 RATE = {"cnn": 0.01}  # of fine-tuning, by network; pretrained ones take less
 ONE_SEED = 2.0  # points: about the standard error of one score on 500 images
@@ -43,7 +55,7 @@ def parts(bench: Bench) -> dict[str, Callable[[], Values]]:
         "dnn": fine_tuned,
     }
     return {
-        f"{name}/{seed}": lambda s=seed, r=run: r(bench, s)
+        f"{name}/{seed}": partial(run, bench, seed)
         for seed in seeds(bench)
         for name, run in runs.items()
     }
@@ -66,9 +78,9 @@ def last_layer(bench: Bench, seed: int) -> Values:
 
 
 def mixed_linear(bench: Bench, seed: int) -> Values:
-    trial = bench.trial(bench.spot(seed=seed, mu=bench.preset.accuracy_mu))
-    training = {key: trial.training[key] for key in ("passes", "status", "seconds")}
-    return {"error": trial.test_errors(trial.weights)[0], **training}
+    specimen = specimen_of(bench, bench.spot(seed=seed, mu=bench.preset.accuracy_mu))
+    training = {key: specimen.training[key] for key in ("passes", "status", "seconds")}
+    return {"error": specimen.test_errors(specimen.weights)[0], **training}
 
 
 def compact(bench: Bench, seed: int) -> Values:
@@ -133,7 +145,7 @@ def verdict(results: Results) -> str:
     )
 
 
-FIGURE = Figure(
+FIGURE = PaperFigure(
     "error-comparison",
     "Test error by model",
     "The mixed-linear model is close to a fine-tuned network and clearly better than the last layer.",

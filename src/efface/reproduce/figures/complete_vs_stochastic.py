@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import procedures
-from bench import Bench
-from figure import Figure, Results, Values, by_name, judged, mean
-from info_vs_noise import draw, noise_parts, sgd_passes, table
+from efface.reproduce import procedures
+from efface.reproduce.bench import Bench
+from efface.reproduce.figure import PaperFigure, Results, Values, by_name, judged, mean
+from efface.reproduce.figures.info_vs_noise import draw, noise_parts, sgd_passes, table
 
 
 def parts(bench: Bench) -> dict[str, Callable[[], Values]]:
     epochs = bench.paper_epochs
-    complete = (f"paper-{epochs}", procedures.paper(epochs))
-    stochastic = (f"fine-tune-{epochs}", procedures.paper(epochs, complete=False))
-    return noise_parts(bench, {"complete": complete, "stochastic": stochastic})
+    runs = {"complete": procedures.paper(epochs), "stochastic": procedures.fine_tuned(epochs)}
+    return noise_parts(bench, runs)
 
 
 def passes(bench: Bench) -> float:
@@ -33,7 +32,7 @@ def verdict(results: Results) -> str:
     )
 
 
-FIGURE = Figure(
+FIGURE = PaperFigure(
     "complete-vs-stochastic",
     "Complete against stochastic residual gradient",
     "With as many steps, the complete residual gradient leaves less information and a lower test error.",

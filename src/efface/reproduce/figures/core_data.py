@@ -5,13 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from bench import Bench
-from figure import Drawing, Figure, Results, Values, by_name, judged, mean, percent, seeds, short
-from info_vs_noise import sgd_passes
-from l2 import against, forgotten
-
 from efface.report.figures import Scale
 from efface.report.html import Table
+from efface.reproduce.bench import Bench
+from efface.reproduce.figure import (
+    Drawing,
+    PaperFigure,
+    Results,
+    Values,
+    by_name,
+    judged,
+    mean,
+    percent,
+    seeds,
+    short,
+)
+from efface.reproduce.figures.info_vs_noise import sgd_passes
+from efface.reproduce.figures.l2 import against, forgotten
 
 
 def parts(bench: Bench) -> dict[str, Callable[[], Values]]:
@@ -79,7 +89,7 @@ def verdict(results: Results) -> str:
     )
 
 
-FIGURE = Figure(
+FIGURE = PaperFigure(
     "core-data",
     "Core data close to the task",
     "With a part of the task in the core data the model is better and forgets more easily.",

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from bench import Bench
 
 from efface.report.html import Table
+from efface.reproduce.bench import Bench
 
 Values = dict[str, Any]
 Results = Mapping[str, Values]  # by part: "paper/0" is a name and a seed
@@ -25,7 +25,7 @@ class Drawing:
 
 
 @dataclass(frozen=True)
-class Figure:
+class PaperFigure:
     """One experiment of the paper.
 
     Args:

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 from tests.audit.scenes import model, records, scene
+from torch import Tensor
 
-from efface.audit.baselines import METHODS, Claim, method, methods_for
-from efface.audit.scene import probed_diagonal
+from efface.audit.methods import (
+    METHODS,
+    REFERENCE,
+    Claim,
+    Method,
+    Prominence,
+    methods_for,
+    own_method,
+    prominent,
+    register,
+)
+from efface.audit.scene import Scene, probed_diagonal
 from efface.errors import EffaceError
 from efface.guarantee import bounds
 from efface.model.mixed_linear import MixedLinear
+from efface.parts.tangent.forgetting import SolvedForgetting
 
 
 @pytest.mark.parametrize("kind", ["compact", "tangent"])
@@ -146,16 +158,66 @@ def test_claims() -> None:
     assert bounds.grid_epsilon_bound(g.delta - cost, 2 * g.planned_shift(d)) <= s.pair_epsilon
 
 
-def test_a_new_method_is_one_function() -> None:
-    @method("zero", "the core model", Claim.EXACT, ("compact",))
-    def zero(s, weights, seed):  # type: ignore[no-untyped-def]
+@dataclass(frozen=True)
+class Zero(Method):
+    claim = Claim.EXACT
+    kinds = ("compact",)
+
+    def forget(self, scene: Scene, weights: Tensor, seed: int) -> Tensor:
         return torch.zeros_like(weights)
 
-    try:
-        assert "zero" in [m.name for m in methods_for("compact")]
-        assert not METHODS["zero"](scene(), torch.ones(3)).weights.any()
-    finally:
-        del METHODS["zero"]
+
+def test_a_new_method_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("efface.audit.methods.METHODS", dict(METHODS))
+    register(Zero("zero", "the core model"))
+    assert "zero" in [m.name for m in methods_for("compact")]
+    assert "zero" not in [m.name for m in methods_for("tangent")]
+    [zero] = methods_for("compact", ["zero"])
+    assert not zero(scene(), torch.ones(3)).weights.any()
+    assert zero.epsilon(scene()) == 0
+
+
+def test_other_settings_make_another_method() -> None:
+    s = scene("tangent")
+    trained = s.solve(s.everyone)
+    paper = METHODS["paper-0.9"]
+    longer = paper.having(epochs=6)
+    assert s.retained_problem.loss(longer(s, trained).weights) < s.retained_problem.loss(
+        paper(s, trained).weights
+    )
+    with pytest.raises(TypeError, match="epoch"):
+        paper.having(epoch=6)
+
+
+def test_fisher_noise_may_count_as_that_of_a_release() -> None:
+    s = scene()
+    trained = s.solve(s.everyone)
+    plain, hiding = METHODS["fisher"](s, trained), METHODS["fisher"].having(hides=True)(s, trained)
+    assert torch.equal(plain.weights, hiding.weights)
+    assert torch.equal(plain.state, plain.weights)
+    assert torch.equal(hiding.state, trained)
+
+
+def test_a_solve_that_stops_short_is_refused_unless_told_otherwise() -> None:
+    s = scene("tangent")
+    trained = s.solve(s.everyone, tolerance=1e-3)
+    short = METHODS["solved"].having(by=SolvedForgetting(max_passes=2))
+    with pytest.raises(EffaceError, match="certificate was not reached"):
+        short(s, trained)
+    result = short.having(strict=False, on_grid=False)(s, trained)
+    noise = (result.weights - result.state) / s.guarantee.sigma
+    assert float(noise.square().mean().sqrt()) == pytest.approx(1, rel=0.1)
+
+
+@pytest.mark.parametrize(("kind", "own"), [("compact", "exact"), ("tangent", "solved")])
+def test_requests_are_carried_out_by_one_method_of_the_table(kind: str, own: str) -> None:
+    assert own_method(kind).name == own
+
+
+def test_reports_show_the_reference_last() -> None:
+    curves, cards = prominent(Prominence.CURVE), prominent(Prominence.CARD)
+    assert curves[-1] == REFERENCE
+    assert set(cards) < set(curves) < set(METHODS)
 
 
 def test_an_unknown_method_is_named() -> None:

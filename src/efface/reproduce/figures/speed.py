@@ -5,16 +5,32 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 
-import procedures
-from bench import Bench, Procedure, Trial
-from figure import Drawing, Figure, Results, Values, by_name, judged, mean, seeds, short
+from torch import Tensor
 
-from efface import SGD
+from efface.model.mixed_linear import MixedLinear
+from efface.parts.part import require_training_data
+from efface.parts.tangent.problem import RidgeProblem
+from efface.parts.tangent.sgd import SGD
 from efface.report.figures import Line, Scale, lines
 from efface.report.html import Table
+from efface.reproduce.bench import Bench
+from efface.reproduce.figure import (
+    Drawing,
+    PaperFigure,
+    Results,
+    Values,
+    by_name,
+    judged,
+    mean,
+    seeds,
+    short,
+)
+from efface.reproduce.procedures import SOLVED, Procedure, paper
+from efface.reproduce.specimen import Specimen, specimen_of
 
-METHODS = ("retrain", "paper", "solved", "compact")
+WAYS = ("retrain", "paper", "solved", "compact")
 TITLES = {
     "retrain": "the paper's retraining",
     "paper": "the paper's forgetting",
@@ -26,61 +42,66 @@ TIMED = 3  # requests at each size
 
 def parts(bench: Bench) -> dict[str, Callable[[], Values]]:
     found: dict[str, Callable[[], Values]] = {
-        f"size-{size:g}/0": lambda s=size: at_size(bench, s) for size in bench.preset.sizes
+        f"size-{size:g}/0": partial(at_size, bench, size) for size in bench.preset.sizes
     }
     for seed in list(seeds(bench))[:1]:
-        found[f"requests/{seed}"] = lambda s=seed: by_request(bench, s)
+        found[f"requests/{seed}"] = partial(by_request, bench, seed)
     return found
 
 
 def at_size(bench: Bench, size: float) -> Values:
     """One request of 1 % with this share of the user data; 50 epochs are 50 times a measured one."""
-    trial = bench.trial(bench.spot(size=size))
-    problem = trial.scene.problem(trial.scene.everyone)
-    problem.gradient(problem.zeros())  # fills the cache: not part of an epoch
-    two, one = (
-        min(_seconds(lambda e=e: SGD(epochs=e, lr=1e-6).solve(problem)) for _ in range(2))
-        for e in (2, 1)
-    )
-    epoch = max(
-        two - one, one / 10
-    )  # the difference, but never the nothing that a busy machine may give
+    specimen = specimen_of(bench, bench.spot(size=size))
+    problem = specimen.scene.problem(specimen.scene.everyone)
+    epoch = _epoch_seconds(problem)
     values = {"num_train": problem.n, "retrain": bench.preset.sgd_epochs * epoch, "epoch": epoch}
-    for name, how in (
-        ("paper", procedures.paper(bench.paper_epochs)),
-        ("solved", procedures.solved),
-    ):
-        values |= _timed(trial, name, how)
-    model = bench.compact_model(trial.spot)
-    ids = [[model.data.records[int(i)].id for i in s] for s in trial.sets[:TIMED]]
-    values["compact"] = statistics.median(_seconds(lambda i=i: model.forget(ids=i)) for i in ids)
-    values["compact_retrain"] = _seconds(
-        lambda: (model.user.reset(), model.user.add_rows(model.data.rows))
-    )
+    for name, procedure in _procedures(bench).items():
+        values |= _timed(specimen, name, procedure)
+    model = bench.compact_model(specimen.spot)
+    values["compact"] = statistics.median(_compact_seconds(model, specimen.sets[:TIMED]))
+    rows = require_training_data(model.data).rows
+    values["compact_retrain"] = _seconds(lambda: (model.user.reset(), model.user.add_rows(rows)))
     return values | {"features": model.user.projection.num_features}
 
 
-def _timed(trial: Trial, name: str, how: Procedure) -> Values:
+def _epoch_seconds(problem: RidgeProblem) -> float:
+    """Two epochs less one, but never the nothing that a busy machine may give."""
+    problem.gradient(problem.zeros())  # fills the cache: not part of an epoch
+    two, one = (
+        min(_seconds(partial(SGD(epochs=e, lr=1e-6).solve, problem)) for _ in range(2))
+        for e in (2, 1)
+    )
+    return max(two - one, one / 10)
+
+
+def _procedures(bench: Bench) -> dict[str, Procedure]:
+    return {"paper": paper(bench.paper_epochs), "solved": SOLVED}
+
+
+def _timed(specimen: Specimen, name: str, procedure: Procedure) -> Values:
+    method, weights = procedure.choice(specimen), specimen.weights
     seconds, passes = [], []
-    for positions in trial.sets[:TIMED]:
-        scene = trial.scene.forgetting(positions)
-        seconds.append(_seconds(lambda s=scene: how(trial, s, trial.weights)))
+    for positions in specimen.sets[:TIMED]:
+        scene = specimen.scene.forgetting(positions)
+        seconds.append(_seconds(partial(method, scene, weights, specimen.spot.seed)))
         passes.append(scene.retained_problem.passes)
     return {name: statistics.median(seconds), f"{name}_passes": statistics.median(passes)}
 
 
 def by_request(bench: Bench, seed: int) -> Values:
     """Seconds of each of ten requests in a row."""
-    trial, e = bench.trial(bench.spot(seed=seed)), bench.paper_epochs
-    model = bench.compact_model(trial.spot)
-    ids = [[model.data.records[int(i)].id for i in s] for s in trial.sets]
-    tangents = {
-        "paper": trial.run(f"paper-{e}", procedures.paper(e)),
-        "solved": trial.run("solved", procedures.solved),
-    }
+    specimen = specimen_of(bench, bench.spot(seed=seed))
+    tangents = {name: how.run(specimen) for name, how in _procedures(bench).items()}
     values: Values = {k: [s["seconds"] for s in run.steps] for k, run in tangents.items()}
     values |= {f"{k}_passes": [s["passes"] for s in run.steps] for k, run in tangents.items()}
-    return values | {"compact": [_seconds(lambda i=i: model.forget(ids=i)) for i in ids]}
+    return values | {"compact": _compact_seconds(bench.compact_model(specimen.spot), specimen.sets)}
+
+
+def _compact_seconds(model: MixedLinear, sets: list[Tensor]) -> list[float]:
+    """Of each request, one after the other."""
+    data = require_training_data(model.data)
+    ids = [[data.records[int(i)].id for i in positions] for positions in sets]
+    return [_seconds(partial(model.forget, ids=some)) for some in ids]
 
 
 def _seconds(run: Callable[[], object]) -> float:
@@ -100,10 +121,10 @@ def _sizes(results: Results) -> list[list[Values]]:
 def draw(results: Results) -> list[Drawing]:
     groups = [rows for rows in _sizes(results) if "num_train" in rows[0]]
     x = [mean(rows, "num_train") for rows in groups]
-    curves = [Line(TITLES[m], x, [mean(rows, m) for rows in groups]) for m in METHODS]
+    curves = [Line(TITLES[m], x, [mean(rows, m) for rows in groups]) for m in WAYS]
     growth = lines(curves, Scale("training images"), Scale("seconds a request", log=True))
     row = by_name(results)["requests"][0]
-    every = [Line(TITLES[m], list(range(1, len(row[m]) + 1)), row[m]) for m in METHODS if m in row]
+    every = [Line(TITLES[m], list(range(1, len(row[m]) + 1)), row[m]) for m in WAYS if m in row]
     count = lines(every, Scale("request"), Scale("seconds", log=True))
     return [
         Drawing(growth, "Seconds of one request against the number of training images."),
@@ -112,11 +133,11 @@ def draw(results: Results) -> list[Drawing]:
 
 
 def table(results: Results) -> Table:
-    columns = ("training images", *(TITLES[m] for m in METHODS), "retraining compact from rows")
+    columns = ("training images", *(TITLES[m] for m in WAYS), "retraining compact from rows")
     rows = [
         (
             f"{mean(rows, 'num_train'):.0f}",
-            *(f"{mean(rows, m):.3g} s" for m in METHODS),
+            *(f"{mean(rows, m):.3g} s" for m in WAYS),
             f"{mean(rows, 'compact_retrain'):.3g} s",
         )
         for rows in _sizes(results)
@@ -126,7 +147,7 @@ def table(results: Results) -> Table:
 
 def verdict(results: Results) -> str:
     largest = _sizes(results)[-1]
-    times = {m: mean(largest, m) for m in METHODS}
+    times = {m: mean(largest, m) for m in WAYS}
     passes_ = mean(largest, "solved_passes")
     ratio = times["retrain"] / times["paper"]
     return (
@@ -137,7 +158,7 @@ def verdict(results: Results) -> str:
     )
 
 
-FIGURE = Figure(
+FIGURE = PaperFigure(
     "speed",
     "Seconds a request, against retraining",
     "Forgetting takes 2 to 3 passes where retraining takes 50: 16 to 25 times faster.",

@@ -6,14 +6,26 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
-import procedures
 import torch
-from bench import Bench, Spot
-from figure import Drawing, Figure, Results, Values, by_name, judged, mean, percent, seeds, short
-from info_vs_noise import sgd_passes
 
 from efface.report.figures import Line, Scale, lines
 from efface.report.html import Table
+from efface.reproduce.bench import Bench, Spot
+from efface.reproduce.figure import (
+    Drawing,
+    PaperFigure,
+    Results,
+    Values,
+    by_name,
+    judged,
+    mean,
+    percent,
+    seeds,
+    short,
+)
+from efface.reproduce.figures.info_vs_noise import sgd_passes
+from efface.reproduce.procedures import paper
+from efface.reproduce.specimen import specimen_of
 
 
 def parts(bench: Bench) -> dict[str, Callable[[], Values]]:
@@ -28,21 +40,21 @@ def parts(bench: Bench) -> dict[str, Callable[[], Values]]:
 
 def forgotten(bench: Bench, spot: Spot) -> Values:
     """Information and error after the paper's forgetting at one spot, at the planned σ of that spot."""
-    trial, epochs = bench.trial(spot), bench.paper_epochs
-    run = trial.run(f"paper-{epochs}", procedures.paper(epochs))
-    sigma = trial.guarantee.sigma
+    specimen = specimen_of(bench, spot)
+    run = paper(bench.paper_epochs).run(specimen)
+    sigma = specimen.guarantee.sigma
     return {
-        **trial.information(run, sigma),
+        **specimen.information(run, sigma),
         "mu": spot.mu,
         "fraction": spot.fraction,
         "sigma": sigma,
-        "core_error": trial.test_errors(torch.zeros_like(trial.weights))[0],
-        "trained_error": trial.test_errors(trial.weights)[0],
-        "test_error": float(np.mean(trial.test_errors(run.state, sigma))),
-        "retrained_error": trial.test_errors(trial.retrained)[0],
-        "training_passes": trial.training["passes"],
-        "training_status": trial.training["status"],
-        "moved": float((trial.weights - trial.retrained).norm()),
+        "core_error": specimen.test_errors(torch.zeros_like(specimen.weights))[0],
+        "trained_error": specimen.test_errors(specimen.weights)[0],
+        "test_error": float(np.mean(specimen.test_errors(run.state, sigma))),
+        "retrained_error": specimen.test_errors(specimen.retrained)[0],
+        "training_passes": specimen.training["passes"],
+        "training_status": specimen.training["status"],
+        "moved": float((specimen.weights - specimen.retrained).norm()),
     }
 
 
@@ -120,7 +132,7 @@ def verdict(results: Results) -> str:
     )
 
 
-FIGURE = Figure(
+FIGURE = PaperFigure(
     "l2",
     "Remaining information and test error against the ridge",
     "A stronger ridge makes forgetting easier and, taken too far, the model worse.",

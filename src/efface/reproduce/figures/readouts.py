@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
-import procedures
 import torch
-from bench import Bench, Procedure, Spot, Trial
-from figure import (
+
+from efface.audit.attacks import ATTACKS, Worlds, build_worlds, play
+from efface.audit.methods import Method, normal, own_method
+from efface.audit.readouts import Relearn
+from efface.audit.scene import Scene
+from efface.audit.study import Reader
+from efface.report.figures import Band, bars
+from efface.report.html import Table
+from efface.reproduce import procedures
+from efface.reproduce.bench import Bench, Spot
+from efface.reproduce.figure import (
     Drawing,
-    Figure,
+    PaperFigure,
     Results,
     Values,
     by_name,
@@ -22,15 +30,9 @@ from figure import (
     short,
     spread,
 )
-from info_vs_noise import sgd_passes
-
-from efface.audit.attacks import ATTACKS, Worlds, build_worlds, play
-from efface.audit.baselines import METHODS, Claim, Method
-from efface.audit.readouts import Relearn
-from efface.audit.scene import Scene
-from efface.audit.study import Reader
-from efface.report.figures import Band, bars
-from efface.report.html import Table
+from efface.reproduce.figures.info_vs_noise import sgd_passes
+from efface.reproduce.procedures import Procedure
+from efface.reproduce.specimen import Specimen, specimen_of
 
 READOUTS = (
     ("error_retained", "error, retained", True),
@@ -45,14 +47,14 @@ READOUTS = (
 
 
 def runs(bench: Bench) -> dict[str, Procedure]:
-    e = bench.paper_epochs
+    epochs = bench.paper_epochs
     return {
-        "original": procedures.original,
-        "fisher": procedures.fisher_noise,
-        f"fine-tune-{e}": procedures.paper(e, complete=False),
-        f"paper-{e}": procedures.paper(e),
-        f"paper-{e}-0.999": procedures.paper(e, momentum=0.999),
-        "solved": procedures.solved,
+        "original": procedures.ORIGINAL,
+        "fisher": procedures.FISHER,
+        "fine-tune": procedures.fine_tuned(epochs),
+        "paper": procedures.paper(epochs),
+        "paper-0.999": procedures.paper_as_printed(epochs),
+        "solved": procedures.SOLVED,
     }
 
 
@@ -60,84 +62,76 @@ def parts(bench: Bench, whole_class: bool = False) -> dict[str, Callable[[], Val
     found: dict[str, Callable[[], Values]] = {}
     for seed in seeds(bench):
         spot = bench.spot(seed=seed, whole_class=whole_class)
-        found[f"retrained/{seed}"] = lambda s=spot: retrained(bench, s)
-        for kept, procedure in runs(bench).items():
-            name = kept.replace(f"-{bench.paper_epochs}", "")
-            found[f"{name}/{seed}"] = lambda s=spot, k=kept, p=procedure: measure(bench, s, k, p)
-        found[f"compact/{seed}"] = lambda s=spot: compact(bench, s)
+        found[f"retrained/{seed}"] = partial(retrained, bench, spot)
+        for name, procedure in runs(bench).items():
+            found[f"{name}/{seed}"] = partial(measure, bench, spot, procedure)
+        found[f"compact/{seed}"] = partial(compact, bench, spot)
     return found
 
 
 @lru_cache(maxsize=1)
 def reader(bench: Bench, spot: Spot) -> Reader:
-    trial = bench.trial(spot)
+    specimen = specimen_of(bench, spot)
     relearn = Relearn(max_iterations=bench.preset.relearn, seed=spot.seed)
-    return Reader(trial.forgotten, trial.weights, relearn, trial.retrained)
+    return Reader(specimen.forgotten, specimen.weights, relearn, specimen.retrained)
 
 
 def retrained(bench: Bench, spot: Spot) -> Values:
     """The minimiser, with the noise of a release: what the others are held against."""
-    trial = bench.trial(spot)
-    return _read(bench, spot, trial.retrained, _noisy(trial, trial.retrained, 1))
+    specimen = specimen_of(bench, spot)
+    return _read(bench, spot, specimen.retrained, _noisy(specimen, specimen.retrained, 1))
 
 
-def measure(bench: Bench, spot: Spot, kept: str, procedure: Procedure) -> Values:
-    trial = bench.trial(spot)
-    # Noise does not add up to forgetting: Fisher's is put on once, for all requests together.
-    run = trial.at_once(procedure) if kept == "fisher" else trial.run(kept, procedure)
-    adds_noise = kept in ("fisher", "original", "solved")  # by itself, or never
-    released = run.release if adds_noise else _noisy(trial, run.state, 0)
+def measure(bench: Bench, spot: Spot, procedure: Procedure) -> Values:
+    specimen = specimen_of(bench, spot)
+    run = procedure.run(specimen)
+    released = run.release if procedure.released else _noisy(specimen, run.state, 0)
     values = _read(bench, spot, run.state, released)
     values |= {key: float(np.mean([s[key] for s in run.steps])) for key in ("passes", "seconds")}
     if bench.preset.canaries and not spot.whole_class:
-        values |= canaries(bench, spot, kept, procedure)
+        values |= canaries(_worlds(bench, spot), procedure.choice(specimen), spot.seed)
     return values
 
 
-def _noisy(trial: Trial, state: torch.Tensor, seed: int) -> torch.Tensor:
+def _noisy(specimen: Specimen, state: torch.Tensor, seed: int) -> torch.Tensor:
     """The release: the state and noise of the planned σ."""
-    generator = torch.Generator().manual_seed(1000 * trial.spot.seed + seed)
-    noise = torch.randn(len(state), generator=generator, dtype=torch.float64)
-    return state + trial.guarantee.sigma * noise
+    return state + specimen.guarantee.sigma * normal(len(state), 1000 * specimen.spot.seed + seed)
 
 
 def _read(bench: Bench, spot: Spot, state: torch.Tensor, released: torch.Tensor) -> Values:
     return reader(bench, spot).values(released, state)
 
 
-def canaries(bench: Bench, spot: Spot, kept: str, procedure: Procedure) -> Values:
+def canaries(worlds: Worlds, method: Method, seed: int) -> Values:
     """The one-run audit: mislabelled canaries, each in with probability ½, all forgotten at once.
 
     AUC of the white-box attack (projection of the weights); 0.5 is chance.
     """
-    trial = bench.trial(spot)
-    method = Method(
-        kept, kept, lambda s, w, seed: procedure(trial, s, w), Claim.NOTHING, ("tangent",)
-    )
-    game = play(_worlds(bench, spot), method)
-    verdict = ATTACKS["white-box"].verdict(game)
+    verdict = ATTACKS["white-box"].verdict(play(worlds, method, seed=seed))
     return {"canary_auc": verdict.auc, "canary_epsilon_bound": verdict.epsilon_bound}
 
 
 @lru_cache(maxsize=1)
 def _worlds(bench: Bench, spot: Spot) -> Worlds:
-    trial, count = bench.trial(spot), bench.preset.canaries
-    return build_worlds(trial.scene, 1, count, seed=spot.seed + 1, mislabelled=True, base_share=1.0)
+    specimen, count = specimen_of(bench, spot), bench.preset.canaries
+    return build_worlds(
+        specimen.scene, 1, count, seed=spot.seed + 1, mislabelled=True, base_share=1.0
+    )
 
 
 def compact(bench: Bench, spot: Spot) -> Values:
     """The exact method on the compact user part, against that part's own retrained model."""
-    model, trial = bench.compact_model(spot), bench.trial(spot)
-    gone = torch.cat(trial.sets)
+    model, specimen = bench.compact_model(spot), specimen_of(bench, spot)
+    gone = torch.cat(specimen.sets)
     scene = Scene.of(model, gone.numpy(), bench.core_and_data(spot)[1].test)
     relearn = Relearn(max_iterations=bench.preset.relearn, seed=spot.seed)
     own = Reader(scene, scene.solve(scene.everyone), relearn)
-    values = own.read(METHODS["exact"], spot.seed) | {"passes": 0.0}
+    method = own_method(scene.kind)
+    values = own.read(method, spot.seed) | {"passes": 0.0}
     if bench.preset.canaries and not spot.whole_class:
         count = bench.preset.canaries
         worlds = build_worlds(scene, 1, count, seed=spot.seed + 1, mislabelled=True, base_share=1.0)
-        verdict = ATTACKS["white-box"].verdict(play(worlds, METHODS["exact"]))
-        values |= {"canary_auc": verdict.auc, "canary_epsilon_bound": verdict.epsilon_bound}
+        values |= canaries(worlds, method, spot.seed)
     return values
 
 
@@ -228,7 +222,7 @@ def verdict(results: Results) -> str:
     return text
 
 
-FIGURE = Figure(
+FIGURE = PaperFigure(
     "readouts",
     "Readouts of all methods against the retrained model",
     "After ML-forgetting no readout tells the model from one that was retrained; other methods are told.",

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
-import procedures
-from bench import Bench, Procedure, Run, Trial
-from figure import Drawing, Figure, Results, Values, by_name, judged, mean, seeds, short
 
 from efface.report.figures import Line, Scale, lines
 from efface.report.html import Table
+from efface.reproduce.bench import Bench
+from efface.reproduce.figure import (
+    Drawing,
+    PaperFigure,
+    Results,
+    Values,
+    by_name,
+    judged,
+    mean,
+    seeds,
+    short,
+)
+from efface.reproduce.procedures import SOLVED, Procedure, paper
+from efface.reproduce.specimen import Run, Specimen, specimen_of
 
 TITLES = {
     "paper": "the paper's SGD",
@@ -20,47 +32,43 @@ TITLES = {
 }
 
 
-def over_noise(trial: Trial, run: Run) -> Values:
+def over_noise(specimen: Specimen, run: Run) -> Values:
     """Information and error of one run at each σ; the noise is added once, to the final state."""
     rows = []
-    for factor in trial.bench.preset.sigmas:
-        sigma = factor * trial.guarantee.sigma
-        errors = trial.test_errors(run.state, sigma)
-        rows.append({"sigma": sigma, **trial.information(run, sigma)})
+    for factor in specimen.bench.preset.sigmas:
+        sigma = factor * specimen.guarantee.sigma
+        errors = specimen.test_errors(run.state, sigma)
+        rows.append({"sigma": sigma, **specimen.information(run, sigma)})
         rows[-1] |= {"test_error": float(np.mean(errors)), "test_error_std": float(np.std(errors))}
-    last = trial.information(run, 1.0)
+    last = specimen.information(run, 1.0)
     return {
         "noise": rows,
-        "noiseless_error": trial.test_errors(run.state)[0],
-        "retrained_error": trial.test_errors(trial.retrained)[0],
+        "noiseless_error": specimen.test_errors(run.state)[0],
+        "retrained_error": specimen.test_errors(specimen.retrained)[0],
         "passes": float(np.mean([step["passes"] for step in run.steps])),
         "seconds": float(np.mean([step["seconds"] for step in run.steps])),
-        "planned_sigma": trial.guarantee.sigma,
+        "planned_sigma": specimen.guarantee.sigma,
         "distance_estimate": last["distance_estimate"],
         "distance_bound": last["distance_bound"],
     }
 
 
-def noise_parts(
-    bench: Bench, runs: dict[str, tuple[str, Procedure]]
-) -> dict[str, Callable[[], Values]]:
-    """``runs``: for each part the name under which the sequence is kept, and its procedure."""
+def noise_parts(bench: Bench, procedures: dict[str, Procedure]) -> dict[str, Callable[[], Values]]:
+    """A part for each seed and procedure."""
 
-    def measure(seed: int, kept: str, procedure: Procedure) -> Values:
-        trial = bench.trial(bench.spot(seed=seed))
-        return over_noise(trial, trial.run(kept, procedure))
+    def measure(seed: int, procedure: Procedure) -> Values:
+        specimen = specimen_of(bench, bench.spot(seed=seed))
+        return over_noise(specimen, procedure.run(specimen))
 
     return {
-        f"{name}/{seed}": lambda s=seed, r=run: measure(s, *r)
+        f"{name}/{seed}": partial(measure, seed, procedure)
         for seed in seeds(bench)
-        for name, run in runs.items()
+        for name, procedure in procedures.items()
     }
 
 
 def parts(bench: Bench) -> dict[str, Callable[[], Values]]:
-    epochs = bench.paper_epochs
-    runs = {"paper": (f"paper-{epochs}", procedures.paper(epochs))}
-    return noise_parts(bench, runs | {"solved": ("solved", procedures.solved)})
+    return noise_parts(bench, {"paper": paper(bench.paper_epochs), "solved": SOLVED})
 
 
 def sgd_passes(bench: Bench, epochs: int) -> float:
@@ -164,7 +172,7 @@ def _one_nat(title: str, rows: list[Values]) -> str:
     )
 
 
-FIGURE = Figure(
+FIGURE = PaperFigure(
     "info-vs-noise",
     "Remaining information and test error against the noise",
     "The remaining information falls with the noise, the test error rises; a range of σ has both low.",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import readouts
-from bench import Bench
-from figure import Figure, Results, Values, by_name, judged, mean, percent
+from efface.reproduce.bench import Bench
+from efface.reproduce.figure import PaperFigure, Results, Values, by_name, judged, mean, percent
+from efface.reproduce.figures import readouts
 
 
 def parts(bench: Bench) -> dict[str, Callable[[], Values]]:
@@ -30,7 +30,7 @@ def verdict(results: Results) -> str:
     return f"{word} Error on the forgotten class (100 % when nothing of it is left): {errors}."
 
 
-FIGURE = Figure(
+FIGURE = PaperFigure(
     "forget-class",
     "A whole class in one request",
     "ML-forgetting also removes a class: its error becomes 100 %, as when retrained without it.",

@@ -1,0 +1,210 @@
+"""The bench that every figure works on: the data, its splits, and the cores trained on them.
+
+Activations are computed once per data set; trained weights and finished sequences of requests are kept beside
+them, so that figures share them and a run that was cut short goes on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from efface.data.preprocess import Preprocess
+from efface.data.record import Split
+from efface.data.records import Records
+from efface.model.mixed_linear import MixedLinear
+from efface.network.activations import ActivationCache
+from efface.network.core import Core
+from efface.network.training import Stage
+from efface.reproduce.presets import Preset
+from efface.reproduce.results import name_of
+from efface.version import VERSION
+
+
+@dataclass(frozen=True)
+class Spot:
+    """What a trained model depends on besides the preset."""
+
+    fraction: float
+    mu: float
+    seed: int = 0
+    size: float = 1.0  # the share of the user records used
+    whole_class: bool = False  # one request for a class that core data know nothing of
+
+
+class Bench:
+    """Args: as of ``efface reproduce``; ``cache`` keeps activations and weights (it may be deleted)."""
+
+    def __init__(
+        self,
+        data: str,
+        backbone: str,
+        preset: Preset,
+        cache: Path,
+        *,
+        linearize: str = "last-block",
+        say: Callable[[str], None] = print,
+    ) -> None:
+        self.data, self.backbone, self.preset, self.linearize = data, backbone, preset, linearize
+        self.cache, self.name, self.say = Path(cache), name_of(data), say
+        self.paper_epochs = preset.paper_epochs(self.name)
+
+    @cached_property
+    def records(self) -> Records:
+        """Equally many training images a class, ``limit`` in all; core ones are chosen among them."""
+        found, p = Records.open(self.data), self.preset
+        train = found.where(lambda r: r.split != Split.TEST)
+        return limited(train, p.limit) + limited(found.test, p.test_limit)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return self.preset.to_dict() | {
+            "data": self.name,
+            "backbone": self.backbone.rpartition("/")[2],
+            "linearize": self.linearize,
+            "paper_epochs": self.paper_epochs,
+            "num_train": len(self.records) - len(self.records.test),
+            "num_test": len(self.records.test),
+            "num_classes": len(self.records.classes),
+        }
+
+    def split(self, fraction: float, seed: int = 0, whole_class: bool = False) -> Records:
+        """The data's own core split does not count. ``whole_class`` moves the core records of
+        :attr:`forgotten_class` to the user ones."""
+        plain = [  # every image its own owner: the paper draws images
+            r if r.split == Split.TEST else replace(r, split=Split.USER, owner=r.id)
+            for r in self.records
+        ]
+        records = Records(plain, self.records.classes).with_core_fraction(fraction, seed)
+        if not whole_class:
+            return records
+        moved = [
+            replace(r, split=Split.USER)
+            if r.label == self.forgotten_class and r.split == Split.CORE
+            else r
+            for r in records
+        ]
+        return Records(moved, records.classes)
+
+    @property
+    def forgotten_class(self) -> str:
+        return self.records.classes[0]
+
+    def new_core(self, seed: int = 0) -> Core:
+        side = self.preset.side
+        prep = None
+        if side is not None and self.backbone != "cnn":
+            prep = Preprocess(resize=round(side * 8 / 7), crop=side)
+        return Core(
+            self.backbone,
+            classes=self.records.classes,
+            linearize=self.linearize,
+            preprocess=prep,
+            seed=seed,
+        )
+
+    @lru_cache(maxsize=16)  # noqa: B019 - one bench a process
+    def core(self, fraction: float, seed: int = 0, whole_class: bool = False) -> Core:
+        """Trained on this share of the task; with none, the generic core gets a random head.
+
+        A zero head would make all tangents below it vanish.
+        """
+        core, records = self.new_core(seed), self.split(fraction, seed, whole_class).core
+        if len(records):
+            core.fit(records, self.stages, calibrate_to=5.0, cache=self._usable(core))
+        else:
+            torch.manual_seed(seed)
+            core.tail.head.load_state_dict(
+                nn.Linear(core.tail.head.in_features, len(core.classes)).state_dict()
+            )
+        return core
+
+    @property
+    def stages(self) -> tuple[Stage, ...] | None:
+        return None if self.backbone == "cnn" else (Stage("head", epochs=60, lr=0.01),)
+
+    def activation_cache(self, core: Core) -> ActivationCache | None:
+        """Of the frozen pretrained prefix; a prefix trained here is small and run again."""
+        return None if self.backbone == "cnn" else core.cache(self.cache / "activations")
+
+    def _usable(self, core: Core) -> ActivationCache | None:
+        cache = self.activation_cache(core)
+        if cache is not None and len(cache.missing(self.records.digests)):
+            self.say(f"activations of {len(self.records)} images, once for this data set")
+            core.activations(self.records, cache, progress=_dots(self.say))
+        return cache
+
+    def tensor(self, core: Core, records: Records) -> Tensor:
+        rows = core.activations(records, self._usable(core))
+        return rows[slice(0, len(rows))]
+
+    def spot(self, **changes: Any) -> Spot:
+        return replace(Spot(self.preset.core_fraction, self.preset.mu), **changes)
+
+    def core_and_data(self, spot: Spot) -> tuple[Core, Records]:
+        key = (spot.fraction, spot.seed, spot.whole_class)
+        return self.core(*key), self.split(*key)
+
+    def compact_model(self, spot: Spot) -> MixedLinear:
+        """The compact user part of the same core and data."""
+        core, data = self.core_and_data(spot)
+        features = self.preset.features
+        model = MixedLinear(core, "compact", features=features, cache=self._usable(core))
+        return model.fit(part_of(data.user, spot.size), replay=data.core)
+
+    # --- what is kept -----------------------------------------------------------------------------
+
+    def kept(self, key: dict[str, Any], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """``make()`` or what it gave before for this key, settings and version; tensors and numbers."""
+        whole = json.dumps([VERSION, self.settings, key], sort_keys=True, default=str)
+        path = self.cache / "weights" / f"{hashlib.sha256(whole.encode()).hexdigest()[:24]}.pt"
+        if path.is_file():
+            return torch.load(path, weights_only=True)
+        value = make()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_suffix(".tmp")
+        torch.save(value, temporary)
+        temporary.replace(path)
+        return value
+
+
+def part_of(records: Records, share: float) -> Records:
+    """The first ``share`` of them in a fixed random order."""
+    order = np.random.default_rng(1).permutation(len(records))
+    return records[np.sort(order[: round(share * len(records))])]
+
+
+def limited(records: Records, limit: int | None) -> Records:
+    """The first ``limit`` records in a fixed random order, equally many a class as far as they go."""
+    if limit is None or limit >= len(records):
+        return records
+    order = np.random.default_rng(0).permutation(len(records))
+    rank, seen = np.empty(len(records), dtype=np.int64), np.zeros(len(records.classes), np.int64)
+    for position in order:
+        label = records.labels[position]
+        rank[position] = seen[label]
+        seen[label] += 1
+    place = np.empty(len(records), dtype=np.int64)
+    place[order] = np.arange(len(records))
+    chosen = np.lexsort((place, rank))[:limit]
+    return records[np.sort(chosen)]
+
+
+def _dots(say: Callable[[str], None]) -> Callable[[float, str], None]:
+    last = [-1]
+
+    def progress(fraction: float, message: str) -> None:
+        if int(10 * fraction) > last[0]:
+            last[0] = int(10 * fraction)
+            say(f"  {fraction:4.0%} {message}")
+
+    return progress

@@ -1,0 +1,48 @@
+"""Measuring: run the parts of figures that a folder does not hold yet, and keep each as it comes.
+
+out/FIGURE.json      settings, environment, results by part; what is there is not measured again
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from efface.reproduce.bench import Bench
+from efface.reproduce.figure import PaperFigure
+from efface.reproduce.results import Results
+from efface.reproduce.specimen import specimen_of
+
+
+def expected_seconds(bench: Bench, figures: Sequence[PaperFigure]) -> float:
+    """Passes that the figures say they take, times one measured on a few images."""
+    specimen = specimen_of(bench, bench.spot())
+    few = specimen.scene.problem(specimen.scene.everyone[:256])
+    few.product(few.zeros())
+    begin = time.monotonic()
+    few.product(few.zeros())
+    each = (time.monotonic() - begin) / few.n * len(specimen.scene.train)
+    return each * sum(figure.passes(bench) for figure in figures)
+
+
+def measure(
+    bench: Bench, figures: Sequence[PaperFigure], out: Path, say: Callable[[str], None]
+) -> None:
+    """Measure what is missing in ``out``."""
+    kept = {f.name: Results(out / f"{f.name}.json", f.settings(bench), show=False) for f in figures}
+    missing = [f for f in figures if any(part not in kept[f.name] for part in f.parts(bench))]
+    if missing:
+        say(f"expected time: up to {_duration(expected_seconds(bench, missing))}")
+    for figure in missing:
+        say(f"{figure.name}: {figure.title}")
+        for name, part in figure.parts(bench).items():
+            if name not in kept[figure.name]:
+                begin = time.monotonic()
+                kept[figure.name].put(name, part())
+                say(f"  {name}: {time.monotonic() - begin:.0f} s")
+        kept[figure.name].finish()
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds / 60:.0f} minutes" if seconds > 90 else f"{seconds:.0f} seconds"
