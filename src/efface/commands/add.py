@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from efface.commands.display import mode_for, show
 from efface.commands.forget import WorkspacePath, report
 from efface.commands.output import JsonFlag, TrustModule, warn
-from efface.progress import mode_for, show
 
 if TYPE_CHECKING:
     from efface.data.records import Records

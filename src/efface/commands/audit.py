@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from efface.commands.display import mode_for, show
 from efface.commands.forget import WorkspacePath
 from efface.commands.output import JsonFlag, TrustModule, finish, plain, table
 from efface.errors import EffaceError, GuaranteeError
-from efface.progress import Progress, mode_for, part, show
+from efface.progress import Progress, part
 
 if TYPE_CHECKING:
     from rich.console import Console

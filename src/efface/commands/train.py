@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from efface.commands.display import Mode, mode_for, show
 from efface.commands.output import JsonFlag, TrustModule, finish, percent, plain, table, warn
 from efface.errors import EffaceError
-from efface.progress import Mode, mode_for, show
 
 if TYPE_CHECKING:
     from rich.console import Console
