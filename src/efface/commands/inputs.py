@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from efface.data.record import Record
     from efface.data.records import Records
     from efface.model.mixed_linear import MixedLinear
-    from efface.pipeline.config import DataConfig
+    from efface.pipeline.sections import DataConfig
 
 ALL = "all"
 
