@@ -19,12 +19,10 @@ from efface import __version__
 from efface.cli import app, guarded
 from efface.commands import REGISTRY
 from efface.commands.display import Mode, show
-from efface.commands.evaluate import measure, wilson
 from efface.errors import GuaranteeError, LedgerError
+from efface.pipeline.evaluate import measure, wilson
 from efface.workspace import Workspace
 from efface.workspace.published import load
-
-HEAVY = ("torch", "numpy", "sklearn", "scipy", "matplotlib", "PIL", "jinja2")
 
 CONFIG = """
 [data]
@@ -86,18 +84,6 @@ def test_every_command_has_help_with_an_example(name: str) -> None:
 
 def test_version() -> None:
     assert efface("--version").stdout.strip() == f"efface {__version__}"
-
-
-def test_help_loads_nothing_heavy() -> None:
-    code = (
-        "import sys, efface.cli\n"
-        "sys.argv = ['efface', 'train', '--help']\n"
-        "try: efface.cli.main()\n"
-        "except SystemExit as stop: assert stop.code == 0\n"
-        f"print('LOADED', [name for name in {HEAVY} if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "LOADED []"
 
 
 # A round trip.

@@ -36,8 +36,8 @@ def add(
 
     An image that was forgotten in this workspace is refused, whatever its name is now.
     """
-    from efface.commands.inputs import load_model, read_labelled
     from efface.network.backbone import trusted_module
+    from efface.pipeline.inputs import load_model, read_labelled
     from efface.workspace import Workspace
 
     opened = Workspace.open(workspace, module=trusted_module(trust_module))
