@@ -31,6 +31,7 @@ import torch
 from efface import __version__, files
 from efface.audit.differencing import scores
 from efface.pipeline.config import load_config
+from efface.pipeline.train import Training
 
 SCHEMA = "efface.experiment/differencing/1"
 ATTACKERS = ("outside", "matched", "informed")
@@ -53,9 +54,10 @@ class RidgeArrays:
         overrides = {"data.spec": spec, "user.features": features, "core.backbone": backbone}
         config = load_config(None, overrides)
         records = config.data.build()
-        core = config.core.build(records.classes)
-        core.fit(records.core, **config.core.fit_options())
-        model = config.user.build(core).fit(records.user, replay=records.core)
+        training = Training(config)
+        core = training.core(records)
+        training.fit_core(core, records)
+        model = training.fit_user(core, records)
         user, n = model.user, len(records.user)
         assert model.data is not None
         assert model.data.rows is not None

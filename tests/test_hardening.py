@@ -526,7 +526,7 @@ def test_a_folder_that_cannot_be_written_is_found_before_training(
     write(tmp_path / "data.npz", CORE, people())
     (tmp_path / "file").write_text("mine")
     monkeypatch.setattr(
-        "efface.pipeline.config.DataConfig.build", lambda *_: pytest.fail("it went on")
+        "efface.pipeline.sections.DataConfig.build", lambda *_: pytest.fail("it went on")
     )
     for out in (tmp_path / "file", tmp_path / "file" / "w"):
         result = efface("train", tmp_path / "data.npz", "--out", out)

@@ -1,48 +1,14 @@
-"""Progress: one callback for the library, shown as the place it is shown in asks for.
+"""Progress: the one callback by which work says how far it is.
 
-Library functions take ``Progress = Callable[[float, str], None]``: how far (0 to 1) and what is going
-on. ``show`` gives them one that draws a bar on a terminal, writes JSON lines for programs, or leaves a
-single line a task in a log. Everything goes to stderr: stdout belongs to the result.
+Functions that take long accept a ``Progress``: how far (0 to 1) and what is going on. How it is shown is
+none of their business; the command line draws it (``efface.commands.display``).
 """
 
 from __future__ import annotations
 
-import json
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from enum import StrEnum
+from collections.abc import Callable
 
 Progress = Callable[[float, str], None]
-
-JSON_INTERVAL = 0.5  # seconds between two JSON lines of one task
-
-
-class Mode(StrEnum):
-    BAR = "bar"
-    JSON = "json"
-    LOG = "log"
-    SILENT = "silent"
-
-
-def mode_for(*, as_json: bool) -> Mode:
-    """A bar if a person watches stderr; else JSON lines for a program, one line a task for a log."""
-    if sys.stderr.isatty():
-        return Mode.BAR
-    return Mode.JSON if as_json else Mode.LOG
-
-
-@contextmanager
-def show(task: str, mode: Mode) -> Iterator[Progress]:
-    """Show the progress of ``task`` while the block runs.
-
-    >>> with show("core", Mode.SILENT) as progress:
-    ...     progress(0.5, "epoch 20/40")
-    """
-    displays = {Mode.BAR: _bar, Mode.JSON: _json_lines, Mode.LOG: _log, Mode.SILENT: _silent}
-    with displays[mode](task) as progress:
-        yield progress
 
 
 def part(whole: Progress | None, start: float, stop: float, name: str = "") -> Progress:
@@ -60,56 +26,3 @@ def part(whole: Progress | None, start: float, stop: float, name: str = "") -> P
             whole(furthest, f"{name}: {message}" if name else message)
 
     return progress
-
-
-@contextmanager
-def _silent(task: str) -> Iterator[Progress]:
-    yield lambda fraction, message: None
-
-
-@contextmanager
-def _bar(task: str) -> Iterator[Progress]:
-    from rich.console import Console
-    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bars
-
-    columns = (
-        TextColumn("{task.fields[title]:<14}", style="bold"),
-        BarColumn(bar_width=32),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}", style="dim", markup=False),
-    )
-    with Bars(*columns, console=Console(stderr=True)) as bars:
-        handle = bars.add_task("", total=1.0, title=task)
-        yield lambda fraction, message: bars.update(handle, completed=fraction, description=message)
-        bars.update(handle, completed=1.0)
-
-
-@contextmanager
-def _json_lines(task: str) -> Iterator[Progress]:
-    last = float("-inf")
-
-    def progress(fraction: float, message: str) -> None:
-        nonlocal last
-        now = time.monotonic()
-        if now - last < JSON_INTERVAL and fraction < 1:
-            return
-        last = now
-        line = {"task": task, "progress": round(fraction, 4), "message": message}
-        print(json.dumps(line), file=sys.stderr, flush=True)
-
-    yield progress
-
-
-@contextmanager
-def _log(task: str) -> Iterator[Progress]:
-    begin, latest = time.monotonic(), ""
-
-    def progress(fraction: float, message: str) -> None:
-        nonlocal latest
-        latest = message
-
-    yield progress
-    text = f"{task}: {time.monotonic() - begin:.1f} s"
-    print(f"{text} ({latest})" if latest else text, file=sys.stderr, flush=True)

@@ -15,10 +15,10 @@ from efface.audit.scene import Scene
 from efface.audit.served import Held, hold, scene_of, served_weights
 from efface.audit.study import Settings
 from efface.cli import app
-from efface.commands.audit import run
 from efface.data.records import Records
 from efface.errors import EffaceError
 from efface.model.mixed_linear import MixedLinear
+from efface.pipeline.audit import run
 from efface.workspace import Workspace
 
 QUICK = Settings(seeds=1, worlds=0, canaries=40, relearn=50)

@@ -18,13 +18,11 @@ from typer.testing import CliRunner, Result
 from efface import __version__
 from efface.cli import app, guarded
 from efface.commands import REGISTRY
-from efface.commands.evaluate import measure, wilson
+from efface.commands.display import Mode, show
 from efface.errors import GuaranteeError, LedgerError
-from efface.progress import Mode, part, show
+from efface.pipeline.evaluate import measure, wilson
 from efface.workspace import Workspace
 from efface.workspace.published import load
-
-HEAVY = ("torch", "numpy", "sklearn", "scipy", "matplotlib", "PIL", "jinja2")
 
 CONFIG = """
 [data]
@@ -86,18 +84,6 @@ def test_every_command_has_help_with_an_example(name: str) -> None:
 
 def test_version() -> None:
     assert efface("--version").stdout.strip() == f"efface {__version__}"
-
-
-def test_help_loads_nothing_heavy() -> None:
-    code = (
-        "import sys, efface.cli\n"
-        "sys.argv = ['efface', 'train', '--help']\n"
-        "try: efface.cli.main()\n"
-        "except SystemExit as stop: assert stop.code == 0\n"
-        f"print('LOADED', [name for name in {HEAVY} if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "LOADED []"
 
 
 # A round trip.
@@ -443,14 +429,6 @@ def test_wilson_solves_its_equation(correct: int, n: int) -> None:
     for end in wilson(correct, n):
         if 1e-12 < end < 1 - 1e-12:
             assert abs(correct / n - end) == pytest.approx(z * (end * (1 - end) / n) ** 0.5)
-
-
-def test_parts_of_a_task_never_run_backwards() -> None:
-    seen: list[tuple[float, str]] = []
-    progress = part(lambda fraction, message: seen.append((fraction, message)), 0.5, 1.0, "solve")
-    for fraction in (0.0, 0.5, 0.2, 1.0, 3.0):
-        progress(fraction, "x")
-    assert seen == [(f, "solve: x") for f in (0.5, 0.75, 0.75, 1.0, 1.0)]
 
 
 def test_log_mode_leaves_one_line_a_task(capsys: pytest.CaptureFixture[str]) -> None:

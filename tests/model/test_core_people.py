@@ -24,7 +24,7 @@ from efface.guarantee.certificates import in_core
 from efface.model.core_index import CoreIndex, tag
 from efface.model.mixed_linear import MixedLinear
 from efface.model.request import Request
-from efface.pipeline.config import DataConfig
+from efface.pipeline.sections import DataConfig
 from efface.workspace import Workspace
 from efface.workspace.scan import scan
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from efface.errors import FormatError
-from efface.pipeline.config import (
+from efface.pipeline.config import Config, load_config, to_toml
+from efface.pipeline.sections import (
     CholeskyConfig,
-    Config,
     ConjugateGradientConfig,
     CoreConfig,
     DataConfig,
@@ -20,8 +20,6 @@ from efface.pipeline.config import (
     SGDConfig,
     StageConfig,
     UserConfig,
-    load_config,
-    to_toml,
 )
 
 positive = st.floats(min_value=1e-300, max_value=1e300)
@@ -149,7 +147,6 @@ def test_settings_build_what_they_say() -> None:
 
 def test_the_image_size_can_be_set_and_travels_with_the_model(tmp_path: Path) -> None:
     from efface.network.core import Core
-    from efface.pipeline.config import CoreConfig
 
     core = CoreConfig(resize=10, crop=8).build(("a", "b"))
     assert (core.backbone.preprocess.resize, core.backbone.preprocess.crop) == (10, 8)
@@ -160,7 +157,6 @@ def test_the_image_size_can_be_set_and_travels_with_the_model(tmp_path: Path) ->
 
 def test_the_compact_part_gets_its_options() -> None:
     from efface.network.core import Core
-    from efface.pipeline.config import UserConfig
 
     model = UserConfig(features=77, bits=12, bases="random").build(Core(classes=("a", "b")))
     settings = model.user.settings

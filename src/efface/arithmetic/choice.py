@@ -23,7 +23,7 @@ from efface.data.records import Records
 from efface.errors import BackboneError, EffaceError, FormatError
 from efface.network import synthetic
 from efface.network.core import Core
-from efface.network.training import Progress
+from efface.progress import Progress
 
 
 class Arithmetic(StrEnum):

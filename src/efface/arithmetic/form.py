@@ -22,7 +22,7 @@ from efface.data.records import Records
 from efface.linear.projection import Projection
 from efface.network.activations import ActivationCache, Activations, gather
 from efface.network.core import Core
-from efface.network.training import Progress
+from efface.progress import Progress
 
 
 class Form(ABC):

@@ -24,7 +24,7 @@ from torch import Tensor
 from efface.audit.methods import Method
 from efface.audit.metrics import Verdict, judge
 from efface.audit.scene import Samples, Scene
-from efface.parts.tangent.sgd import Progress
+from efface.progress import Progress
 
 Floats = NDArray[np.float64]
 # τ of the joint decoders (tangent), for unit directions: chosen among a few powers of ten on digits. It

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from efface.commands.display import mode_for, show
 from efface.commands.forget import WorkspacePath, report
 from efface.commands.output import JsonFlag, TrustModule, warn
-from efface.progress import mode_for, show
 
 if TYPE_CHECKING:
     from efface.data.records import Records
@@ -36,8 +36,8 @@ def add(
 
     An image that was forgotten in this workspace is refused, whatever its name is now.
     """
-    from efface.commands.inputs import load_model, read_labelled
     from efface.network.backbone import trusted_module
+    from efface.pipeline.inputs import load_model, read_labelled
     from efface.workspace import Workspace
 
     opened = Workspace.open(workspace, module=trusted_module(trust_module))

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from efface.commands.display import mode_for, show
 from efface.commands.output import JsonFlag, finish, percent, plain, table
-from efface.progress import mode_for, part, show
+from efface.commands.settings import Given, takes_settings
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-    from efface.pipeline.config import Config
 
 EXAMPLES = """\
 Example: [bold]efface compare digits[/bold]
@@ -28,16 +27,21 @@ FEATURES = (
 OUT = "Folder for report.html, compare.json and the cache of finished parts."
 
 
+@takes_settings(
+    {
+        "data.spec": "Data, as for train.",
+        "user.kind": "The user part: compact or tangent. Default: {default}.",
+        "core.backbone": "As for train. Default: {default}.",
+        "data.core_fraction": "As for train.",
+        "user.features": FEATURES,
+        "user.mu": "The ridge, as for train.",
+    }
+)
 def compare(
-    data: Annotated[str, typer.Argument(help="Data, as for train.")],
-    user: Annotated[str, typer.Option(help="The user part: compact or tangent.")] = "compact",
+    given: Given,
     owner: Annotated[
         str | None, typer.Option(help="Whom to forget. Default: a random tenth, anew each seed.")
     ] = None,
-    backbone: Annotated[str | None, typer.Option(help="As for train. Default: cnn.")] = None,
-    core_fraction: Annotated[float | None, typer.Option(help="As for train.")] = None,
-    features: Annotated[int | None, typer.Option(min=1, help=FEATURES)] = None,
-    mu: Annotated[float | None, typer.Option(help="The ridge, as for train.")] = None,
     methods: Annotated[
         str | None, typer.Option(help="Only these, separated by commas. Default: all.")
     ] = None,
@@ -56,15 +60,9 @@ def compare(
     contradicts what a method claims.
     """
     from efface.audit.study import Settings
+    from efface.pipeline.compare import run
     from efface.pipeline.config import load_config
 
-    overrides = {
-        "data.spec": data,
-        "data.core_fraction": core_fraction,
-        "core.backbone": backbone,
-        "user.kind": user,
-        "user.mu": mu,
-    }
     settings = Settings(
         seeds=seeds,
         worlds=worlds,
@@ -73,53 +71,11 @@ def compare(
         seed=seed,
     )
     with show("compare", mode_for(as_json=json)) as progress:
-        values = run(load_config(None, overrides), features, settings, owner, out, progress)
+        config = load_config(None, given)
+        values = run(config, settings, out, owner=owner, progress=progress)
     finish(values, as_json=json, render=lambda console: render(console, values))
     if values["contradictions"]:
         raise typer.Exit(3)
-
-
-def run(
-    config: Config,
-    features: int | None,
-    settings: Any,
-    owner: str | None,
-    out: Path,
-    progress: Any,
-) -> dict[str, Any]:
-    """Train, measure, and write ``compare.json`` and ``report.html`` into ``out``."""
-    import numpy as np
-    import torch
-
-    from efface import files
-    from efface.audit.scene import Scene
-    from efface.audit.study import SCHEMA, Study, identity_of
-    from efface.model.request import Request
-    from efface.report.audit import audit_report
-
-    records = config.data.build()
-    core = config.core.build(records.classes)
-    if features is not None:
-        user = config.user.model_copy(update={"features": features})
-        config = config.model_copy(update={"user": user})
-    if len(records.core):
-        core.fit(records.core, **config.core.fit_options(), progress=part(progress, 0, 0.1, "core"))
-    replay = records.core if config.user.replay_core and len(records.core) else None
-    model = config.user.build(core)
-    model.fit(records.user, replay=replay, progress=part(progress, 0.1, 0.2, "user part"))
-    positions = None
-    if owner is not None:
-        positions = torch.from_numpy(Request.of(owner=owner).positions(records.user))
-    scene = Scene.of(model, np.zeros(0, dtype=np.int64), records.test)
-    identity = identity_of(core.digest, config.model_dump_json(), records.digests)
-    study = Study(scene, settings, request=positions, cache=out / "cache", identity=identity)
-    values = {"data": config.data.spec, "owner": owner, **study.run(part(progress, 0.2, 1.0))}
-    values["report"] = str(out / "report.html")
-    files.write_json(out / "compare.json", {"schema": SCHEMA, **values})
-    title = f"Forgetting methods compared on {config.data.spec}"
-    command = f"efface compare {config.data.spec} --user {config.user.kind}"
-    audit_report(values, title, command).write(out / "report.html")
-    return values
 
 
 def render(console: Console, values: dict[str, Any]) -> None:

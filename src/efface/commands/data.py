@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from efface.commands.display import mode_for, show
 from efface.commands.output import JsonFlag, finish, table, warn
-from efface.progress import mode_for, show
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ def list_(
 ) -> None:
     """List the data sets: how many images and classes, where they come from, under which terms."""
     from efface.data.named.catalog import CATALOG
-    from efface.data.named.layouts import data_root
+    from efface.data.named.layouts import data_root, folder_of
 
     where = root or data_root()
     entries = [
@@ -46,25 +46,12 @@ def list_(
             "get": str(entry.access),
             "terms": entry.terms,
             "page": entry.page,
-            "folder": _folder(entry.name, where),
+            "folder": folder_of(entry.name, where),
         }
         for entry in CATALOG
     ]
     values = {"root": str(where), "datasets": entries}
     finish(values, as_json=json, render=lambda console: _render_list(console, where, entries))
-
-
-def _folder(name: str, root: Path) -> str | None:
-    """Where the data set lies, if it is there."""
-    from efface.data.named.layouts import NAMES, Spec, locate
-    from efface.errors import EffaceError
-
-    if name not in NAMES:
-        return None
-    try:
-        return str(locate(Spec(name), root)[1])
-    except EffaceError:
-        return None
 
 
 def _render_list(console: Console, root: Path, entries: Sequence[Mapping[str, Any]]) -> None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from efface.commands.display import mode_for, show
 from efface.commands.output import JsonFlag, finish, percent, plain, table
-from efface.progress import mode_for, show
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from efface.commands.display import mode_for, show
 from efface.commands.output import JsonFlag, TrustModule, finish, plain, table, warn
-from efface.progress import mode_for, show
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from efface.workspace import Result, Workspace
+    from efface.model.request import Request
+    from efface.workspace import Preview, Result, Workspace
     from efface.workspace.batches import Batch
 
 EXAMPLES = """\
@@ -76,6 +77,7 @@ def forget(
     and nothing published, when the guarantee was not reached, or when some of the person's images are core
     data: --user-part-only then forgets the others.
     """
+    from efface.model.request import Request
     from efface.network.backbone import trusted_module
     from efface.workspace import Workspace
 
@@ -89,26 +91,16 @@ def forget(
             _wait(batch, workspace, minimum_batch, as_json=json)
             return
         named |= {"ids": batch.ids, "in_core": batch.in_core}
+    request = Request.of(**named)
     if dry_run:
-        preview = opened.preview(**named, user_part_only=user_part_only)
-        for note in preview.notes:
-            warn(note)
-        values = {
-            "workspace": str(workspace),
-            "dry_run": True,
-            "num_forgotten": preview.num_forgotten,
-            "num_retained": preview.num_retained,
-            "num_in_core": preview.num_in_core,
-            "num_people": preview.num_people,
-            "ids": list(preview.ids),
-        }
-        finish(values, as_json=json, render=lambda console: _render_preview(console, values))
+        preview = opened.preview(request, user_part_only=user_part_only)
+        _show_preview(preview, workspace, as_json=json)
         return
-    _warn_of_copies(opened, named, user_part_only)
+    _warn_of_copies(opened, request, user_part_only)
     guarantee = opened.guarantee_with(epsilon, delta, sigma)
     with show("forget", mode_for(as_json=json)) as progress:
         result = opened.forget(
-            **named, guarantee=guarantee, user_part_only=user_part_only, progress=progress
+            request, guarantee=guarantee, user_part_only=user_part_only, progress=progress
         )
     if from_ is not None:
         warn(f"{from_} names the people who were forgotten: delete it")
@@ -123,6 +115,7 @@ def _named(
     label: str | None,
     everything: bool,
 ) -> dict[str, Any]:
+    """What the options name, as ``Request.of`` takes it."""
     listed = [part.strip() for part in (ids or "").split(",") if part.strip()] + (id_ or [])
     given = ids is not None or bool(id_)
     return {
@@ -134,12 +127,13 @@ def _named(
     }
 
 
-def _warn_of_copies(workspace: Workspace, named: dict[str, Any], user_part_only: bool) -> None:
+def _warn_of_copies(workspace: Workspace, request: Request, user_part_only: bool) -> None:
+    from efface.model.request import RequestKind
     from efface.workspace.finding import near_copies
 
-    if named["everything"]:
+    if request.kind is RequestKind.EVERYTHING:
         return
-    asked = workspace.preview(**named, user_part_only=user_part_only)
+    asked = workspace.preview(request, user_part_only=user_part_only)
     alike = near_copies(workspace, asked.ids)
     if alike:
         names = ", ".join(alike[:3]) + (f" and {len(alike) - 3} more" if len(alike) > 3 else "")
@@ -317,6 +311,21 @@ def theorem(values: Mapping[str, Any]) -> str:
     if values["vacuous"]:
         return f"vacuous: {values['reason']}"
     return f"{values['nats_bound']:.3g} nats: {values['reason']}"
+
+
+def _show_preview(preview: Preview, workspace: Path, *, as_json: bool) -> None:
+    for note in preview.notes:
+        warn(note)
+    values = {
+        "workspace": str(workspace),
+        "dry_run": True,
+        "num_forgotten": preview.num_forgotten,
+        "num_retained": preview.num_retained,
+        "num_in_core": preview.num_in_core,
+        "num_people": preview.num_people,
+        "ids": list(preview.ids),
+    }
+    finish(values, as_json=as_json, render=lambda console: _render_preview(console, values))
 
 
 def _render_preview(console: Console, values: Mapping[str, Any]) -> None:

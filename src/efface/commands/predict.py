@@ -11,9 +11,6 @@ from efface.commands.output import JsonFlag, ModelPath, TrustModule, cell, finis
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from efface.data.records import Records
-    from efface.model.mixed_linear import MixedLinear
-
 EXAMPLES = """\
 Example: [bold]efface predict model cat.jpg dog.png[/bold]
 
@@ -39,27 +36,14 @@ def predict(
     Scores are the softmax of the model's outputs: they sum to one, but they are not calibrated
     probabilities.
     """
-    from efface.commands.inputs import load_model, read_unlabelled
+    from efface.pipeline.inputs import load_model, read_unlabelled
+    from efface.pipeline.predict import ranked
 
     loaded = load_model(model, trust_module)
     records = read_unlabelled(loaded, images, split)
-    predictions = _predictions(loaded, records, top)
+    predictions = ranked(loaded, records, top)
     values = {"model": str(model), "predictions": predictions}
     finish(values, as_json=json, render=lambda console: _render(console, predictions))
-
-
-def _predictions(model: MixedLinear, records: Records, top: int) -> list[dict[str, Any]]:
-    scores, order = model.logits(records).softmax(1).sort(dim=1, descending=True, stable=True)
-    return [
-        {
-            "id": record.id,
-            "label": model.classes[ranked[0]],
-            "scores": {model.classes[i]: round(s, 6) for s, i in zip(row, ranked, strict=True)},
-        }
-        for record, row, ranked in zip(
-            records, scores[:, :top].tolist(), order[:, :top].tolist(), strict=True
-        )
-    ]
 
 
 def _render(console: Console, predictions: list[dict[str, Any]]) -> None:

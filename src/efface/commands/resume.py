@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from efface.commands.display import mode_for, show
 from efface.commands.forget import WorkspacePath, report
 from efface.commands.output import JsonFlag, TrustModule, finish
-from efface.progress import mode_for, show
 
 EXAMPLES = "Example: [bold]efface resume model[/bold]"
 

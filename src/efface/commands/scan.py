@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,13 +10,9 @@ import typer
 
 from efface.commands.forget import WorkspacePath
 from efface.commands.output import JsonFlag, TrustModule, cell, finish, plain, table, warn
-from efface.errors import RequestError
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-    from efface.data.records import Records
-    from efface.model.mixed_linear import MixedLinear
 
 EXAMPLES = """\
 Example: [bold]efface scan model photos/ --owner u17[/bold]
@@ -47,12 +42,12 @@ def scan(
     byte by byte; without, only names and digests are. A file that the workspace does not own is a finding.
     Exit code 0 if nothing is left, 3 if something is, 2 for an owner or id that the data does not know.
     """
-    from efface.commands.inputs import load_model
     from efface.network.backbone import trusted_module
+    from efface.pipeline.inputs import load_model, read_meant
     from efface.workspace.scan import scan as look
 
     wanted = (owner or [], id_ or [], digest or [], image or [])
-    records = _records(load_model(workspace, trust_module), workspace, data, *wanted)
+    records = read_meant(load_model(workspace, trust_module), workspace, data, *wanted)
     found = look(
         workspace,
         records=records,
@@ -76,36 +71,6 @@ def scan(
     finish(values, as_json=json, render=lambda console: _render(console, values))
     if not found.clean:
         raise typer.Exit(3)
-
-
-def _records(
-    model: MixedLinear,
-    folder: Path,
-    data: str | None,
-    owners: Sequence[str],
-    ids: Sequence[str],
-    digests: Sequence[str],
-    images: Sequence[Path],
-) -> Records:
-    """The records that are meant, with their images, as far as these are at hand."""
-    from efface.commands.inputs import read_labelled, read_unlabelled
-    from efface.data.record import Split
-    from efface.data.records import Records
-
-    found = Records([], model.classes)
-    if images:
-        found = read_unlabelled(model, [str(path) for path in images], "all")
-    if data is not None:
-        known = read_labelled(model, folder, data, "all")
-        for name in (*owners, *ids):
-            if name not in {*known.owners, *known.ids}:
-                fix = "check the spelling: what is not known cannot be looked for."
-                raise RequestError(f"no record of {data} has owner or id {name!r}.", fix)
-        # Core records are there for good: the scan says so of their owners, without their images.
-        user = known.where(lambda r: r.split is Split.USER)
-        meant = user.where(lambda r: r.owner in owners or r.id in ids or r.digest in digests)
-        found = found + meant
-    return found
 
 
 def _render(console: Console, values: dict[str, Any]) -> None:

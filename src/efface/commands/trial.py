@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from efface.commands.display import mode_for, show
 from efface.commands.output import JsonFlag, finish, table
-from efface.progress import mode_for, show
+from efface.commands.settings import Given, takes_settings
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,12 +24,17 @@ Example: [bold]efface trial digits --requests 10 --reuse-core --json[/bold]"""
 REUSE = "Train a core once for each set of core records and classes, not for every comparison."
 
 
+@takes_settings(
+    {
+        "data.spec": "Data, as for train.",
+        "core.backbone": "As for train. Default: {default}.",
+        "data.core_fraction": "As for train.",
+        "data.classes": "As for train.",
+        "user.features": "As for train.",
+    }
+)
 def trial(
-    data: Annotated[str | None, typer.Argument(help="Data, as for train.")] = None,
-    backbone: Annotated[str | None, typer.Option(help="As for train. Default: cnn.")] = None,
-    core_fraction: Annotated[float | None, typer.Option(help="As for train.")] = None,
-    classes: Annotated[str | None, typer.Option(help="As for train.")] = None,
-    features: Annotated[int | None, typer.Option(min=1, help="As for train.")] = None,
+    given: Given,
     config: Annotated[
         Path | None, typer.Option(help="A TOML file, as for train; options given here win over it.")
     ] = None,
@@ -44,18 +50,10 @@ def trial(
     list included, and the two workspaces are compared byte by byte. Exit code 3 if any of them differ.
     """
     from efface import files
-    from efface.data.class_list import class_names
     from efface.pipeline.config import load_config
     from efface.pipeline.trial import run, summary
 
-    overrides = {
-        "data.spec": data,
-        "data.core_fraction": core_fraction,
-        "data.classes": None if classes is None else class_names(classes),
-        "core.backbone": backbone,
-        "user.features": features,
-    }
-    settings = load_config(config, overrides)
+    settings = load_config(config, given)
     with show("trial", mode_for(as_json=json)) as progress:
         made = run(settings, requests, seed=seed, reuse_core=reuse_core, progress=progress)
     values = {"data": settings.data.spec, "seed": seed, **summary(made)}

@@ -25,10 +25,10 @@ from efface.data.records import Records
 from efface.errors import EffaceError, FormatError
 from efface.files import PRIVATE, make_folder, mode_in, set_mode, write_bytes
 from efface.network.saved import is_digest
+from efface.progress import Progress
 
 # Floats in two widths; integers, which are what they are.
 DTYPES = ("float32", "float16", "uint8", "int16")
-Progress = Callable[[float, str], None]
 
 
 class Activations(Protocol):

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from efface.network.blocks import matched_statistics
 from efface.network.core import Core
-from efface.network.training import Progress
+from efface.progress import Progress
 
 COUNT, BATCH = 256, 32
 MOST_SHAPES = 300

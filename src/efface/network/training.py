@@ -4,14 +4,14 @@ fine-tuning that the linear model is compared with."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-Progress = Callable[[float, str], None]
+from efface.progress import Progress
 
 
 @dataclass(frozen=True)

@@ -33,14 +33,9 @@ from efface.parts.tangent.forgetting import PaperForgetting
 from efface.parts.tangent.problem import RidgeProblem
 from efface.parts.tangent.sgd import largest_eigenvalue
 from efface.parts.tangent.user import TangentUser
-from efface.pipeline.config import (
-    Config,
-    ConjugateGradientConfig,
-    CoreConfig,
-    DataConfig,
-    UserConfig,
-    to_toml,
-)
+from efface.pipeline.config import Config, to_toml
+from efface.pipeline.sections import ConjugateGradientConfig, CoreConfig, DataConfig, UserConfig
+from efface.pipeline.train import Training
 from efface.progress import Progress, part
 from efface.report.demo import demo_report
 from efface.version import VERSION
@@ -97,12 +92,11 @@ def run(out: Path | str, progress: Progress | None = None) -> dict[str, Any]:
 
 
 def _train(progress: Progress) -> Trained:
-    records = CONFIG.data.build()
-    core = CONFIG.core.build(records.classes)
-    options = CONFIG.core.fit_options()
-    core.fit(records.core, **options, progress=part(progress, 0.0, 0.5, "core"))
-    tangent = CONFIG.user.build(core)
-    tangent.fit(records.user, replay=records.core, progress=part(progress, 0.5, 0.9, "tangent"))
+    training = Training(CONFIG)
+    records = training.records()
+    core = training.core(records)
+    training.fit_core(core, records, part(progress, 0.0, 0.5, "core"))
+    tangent = training.fit_user(core, records, part(progress, 0.5, 0.9, "tangent"))
     compact = _fit_compact(core, records.user, records.core)
     progress(1.0, "compact part fitted")
     accuracy = {

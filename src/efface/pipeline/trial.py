@@ -28,7 +28,8 @@ from efface.errors import EffaceError
 from efface.model.core_index import SCHEMA as CORE_SCHEMA
 from efface.model.request import Request
 from efface.network.core import Core
-from efface.pipeline.config import Config, to_toml
+from efface.pipeline.config import Config
+from efface.pipeline.train import Training
 from efface.progress import Progress
 from efface.workspace import Workspace
 
@@ -70,7 +71,10 @@ class Recipe:
         if config.user.kind != "compact":
             fix = "use the compact user part: the tangent one forgets up to (epsilon, delta)."
             raise EffaceError("only exact forgetting can be compared byte by byte.", fix)
-        self.config, self.reuse_core = config, reuse_core
+        # No activations are kept between two trainings: each begins with the images.
+        output = config.output.model_copy(update={"cache": None})
+        self.config = config.model_copy(update={"output": output})
+        self.training, self.reuse_core = Training(self.config), reuse_core
         self._cores: dict[tuple[Any, ...], Core] = {}
 
     def split(self, records: Records) -> Records:
@@ -82,26 +86,15 @@ class Recipe:
     def train(self, records: Records, folder: Path) -> Workspace:
         """From images to a workspace."""
         records = self.split(records)
-        core = self._core(records)
-        model = self.config.user.build(core)
-        replay = records.core if self.config.user.replay_core and len(records.core) else None
-        model.fit(records.user, replay=replay, calibration=self._public())
-        return Workspace.create(folder, model, config=to_toml(self.config))
-
-    def _public(self) -> Records | None:
-        """The calibration records, if the config names any: nobody's, and so the same every time."""
-        if self.config.user.calibration is None:
-            return None
-        options = {"spec": self.config.user.calibration, "core_fraction": None, "classes": None}
-        return self.config.data.model_copy(update=options).build()
+        model = self.training.fit_user(self._core(records), records)
+        return self.training.save(model, folder)
 
     def _core(self, records: Records) -> Core:
         key = (records.classes, tuple((r.id, r.digest, r.label) for r in records.core))
         if self.reuse_core and key in self._cores:
             return self._cores[key]
-        core = self.config.core.build(records.classes)
-        if len(records.core):
-            core.fit(records.core, **self.config.core.fit_options())
+        core = self.training.core(records)
+        self.training.fit_core(core, records)
         self._cores = {key: core}
         return core
 

@@ -222,6 +222,14 @@ def locate(spec: Spec, root: Path | None = None) -> tuple[Layout, Path]:
     raise _not_found(layouts, spec, root)
 
 
+def folder_of(name: str, root: Path) -> str | None:
+    """Where a data set lies below ``root``, if it is there."""
+    try:
+        return str(locate(Spec(name), root)[1]) if name in NAMES else None
+    except EffaceError:
+        return None
+
+
 def _places(layout: Layout, spec: Spec, root: Path | None) -> Iterator[Path]:
     if spec.folder is not None:
         yield spec.folder

@@ -11,7 +11,7 @@ from torch import Tensor
 from efface.linear.solution import Solution, Status
 from efface.parts.tangent.preconditioners import Identity, Preconditioner
 from efface.parts.tangent.problem import RidgeProblem
-from efface.parts.tangent.sgd import Progress
+from efface.progress import Progress
 
 
 @dataclass(frozen=True)

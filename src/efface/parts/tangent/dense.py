@@ -11,7 +11,7 @@ from efface.errors import EffaceError
 from efface.linear.operator import Prepared
 from efface.linear.solution import Solution, Status
 from efface.parts.tangent.problem import RidgeProblem
-from efface.parts.tangent.sgd import Progress
+from efface.progress import Progress
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from efface.linear.solution import Solution, Status
 from efface.parts.tangent.cg import ConjugateGradient
 from efface.parts.tangent.preconditioners import Identity, Preconditioner
 from efface.parts.tangent.problem import RidgeProblem
-from efface.parts.tangent.sgd import SGD, Progress, minibatches
+from efface.parts.tangent.sgd import SGD, minibatches
+from efface.progress import Progress
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -10,8 +9,7 @@ from torch import Tensor
 
 from efface.linear.solution import Solution, Status
 from efface.parts.tangent.problem import RidgeProblem
-
-Progress = Callable[[float, str], None]
+from efface.progress import Progress
 
 
 @dataclass(frozen=True)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from efface.data.records import Records
-    from efface.network.core import Core
-    from efface.pipeline.config import Config
+import torch
+
+from efface.data.records import Records
+from efface.linear.operator import TangentOperator
+from efface.network.core import Core
+from efface.network.tail import Layout
+from efface.pipeline.config import Config
+from efface.pipeline.train import Training, counts
 
 FEW, MANY = 8, 64  # records that are really sent through the network
 SHORT = 0.3  # seconds; up to here many are tried
@@ -38,10 +41,24 @@ class Speed:
     product: float
 
 
+def forecast(config: Config) -> dict[str, Any]:
+    """What training would take, for people and programs; nothing is trained or written."""
+    training = Training(config)
+    records = training.records()
+    guess = estimate(config, training.core(records), records)
+    return {
+        "records": counts(records),
+        "classes": len(records.classes),
+        "weights": guess.num_weights,
+        "activations_gib": round(guess.activations_gib, 3),
+        "minutes_estimate": round(guess.minutes_estimate, 2),
+        "skipped": len(records.skipped),
+        "notes": list(records.notes),
+    }
+
+
 def estimate(config: Config, core: Core, records: Records) -> Estimate:
     """Weights d, size of the boundary activations and minutes for core and user training."""
-    from efface.network.tail import Layout
-
     num_weights = Layout.of(core.tail).d
     num_fitted = len(records.user) + (len(records.core) if config.user.replay_core else 0)
     num_cached = len(records.user) + len(records.core)
@@ -53,10 +70,6 @@ def estimate(config: Config, core: Core, records: Records) -> Estimate:
 
 def _probe(core: Core, records: Records) -> tuple[int, Speed]:
     """Bytes of one record's activation, and the speeds on as many records as a short wait allows."""
-    import torch
-
-    from efface.linear.operator import TangentOperator
-
     operator = TangentOperator(core.tail)
     direction = torch.randn(operator.d, generator=torch.Generator().manual_seed(0))
     some = records[: min(FEW, len(records))]
@@ -100,10 +113,3 @@ def _user_seconds(
         return rows * speed.product + (rows * d**2 + d**3 / 3) / DENSE_FLOPS
     passes = solver.max_passes if solver.kind == "cg" else solver.epochs + 1
     return passes * n * speed.product
-
-
-def minutes_text(minutes: float) -> str:
-    """To one significant digit: it is no better than that."""
-    if minutes < 1:
-        return "under a minute"
-    return f"about {round(minutes, -math.floor(math.log10(minutes))):.0f} minutes"

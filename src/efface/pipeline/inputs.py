@@ -1,4 +1,4 @@
-"""What ``predict`` and ``evaluate`` are given: images or data, read the way the model expects them."""
+"""What commands are given beside a model: images or data, read the way the model expects them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from efface.errors import EffaceError, FormatError, RecordError
+from efface.errors import EffaceError, FormatError, RecordError, RequestError
 
 if TYPE_CHECKING:
     from efface.data.record import Record
     from efface.data.records import Records
     from efface.model.mixed_linear import MixedLinear
-    from efface.pipeline.config import DataConfig
+    from efface.pipeline.sections import DataConfig
 
 ALL = "all"
 
@@ -70,6 +70,35 @@ def read_unlabelled(model: MixedLinear, items: Sequence[str], split: str) -> Rec
     if not found:
         raise EffaceError(f"no images in {', '.join(items)}.", "check the paths.")
     return Records(found.values(), model.classes)
+
+
+def read_meant(
+    model: MixedLinear,
+    folder: Path,
+    data: str | None,
+    owners: Sequence[str],
+    ids: Sequence[str],
+    digests: Sequence[str],
+    images: Sequence[Path],
+) -> Records:
+    """The records that are meant, with their images, as far as these are at hand."""
+    from efface.data.record import Split
+    from efface.data.records import Records
+
+    found = Records([], model.classes)
+    if images:
+        found = read_unlabelled(model, [str(path) for path in images], "all")
+    if data is not None:
+        known = read_labelled(model, folder, data, "all")
+        for name in (*owners, *ids):
+            if name not in {*known.owners, *known.ids}:
+                fix = "check the spelling: what is not known cannot be looked for."
+                raise RequestError(f"no record of {data} has owner or id {name!r}.", fix)
+        # Core records are there for good: the scan says so of their owners, without their images.
+        user = known.where(lambda r: r.split is Split.USER)
+        meant = user.where(lambda r: r.owner in owners or r.id in ids or r.digest in digests)
+        found = found + meant
+    return found
 
 
 def _records_of(model: MixedLinear, item: str, split: str) -> list[Record]:

@@ -1,0 +1,110 @@
+"""Is it really forgotten? A workspace after a request, read out and attacked, for ``efface audit``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from efface import files
+from efface.audit.differencing import identify_in
+from efface.audit.influence import influence_left, strongest
+from efface.audit.methods import REFERENCE, UNTOUCHED, own_method
+from efface.audit.served import beside, hold, promised_sigma, scene_of, served_weights
+from efface.audit.study import SCHEMA, Reader, Settings, Study, identity_of
+from efface.data.record import Split
+from efface.data.records import Records
+from efface.errors import EffaceError, GuaranteeError
+from efface.model.request import Request
+from efface.progress import Progress, part
+from efface.report.audit import audit_report
+from efface.workspace import Workspace
+
+
+def run(
+    workspace: Workspace,
+    asked: Records,
+    test: Records,
+    settings: Settings,
+    out: Path,
+    progress: Progress | None = None,
+    *,
+    owners: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Audit a workspace; writes ``audit.json`` and ``report.html`` into ``out``.
+
+    ``owners`` are looked for in core too, by their keyed hashes, and so are the images of ``asked``.
+    """
+    model, certificate = workspace.model(), workspace.certificate
+    weights = served_weights(model)
+    present = sum(d in set(workspace.records.digests) for d in asked.digests)
+    in_core, core_digests = _in_core(workspace, asked, owners), workspace.core_index.digests
+    asked = asked.where(lambda record: record.digest not in core_digests)
+    if not len(asked):
+        fix = "train again without them: there is no user part of them to audit."
+        raise GuaranteeError("all of these images are core data, which is never forgotten.", fix)
+    scene = scene_of(model, asked, test, certificate)
+    own = own_method(scene.kind).name
+    names = (UNTOUCHED, REFERENCE, own)
+    identity = identity_of(str(workspace.number), model.core.digest, asked.digests, test.digests)
+    study = Study(
+        scene,
+        replace(settings, methods=names),
+        request=scene.forget,
+        cache=out / "cache",
+        identity=identity,
+    )
+    values = study.run(part(progress, 0.0, 0.9))
+    reader = Reader(scene, study.trained, study._relearn(0))
+    spoken = None if present else certificate  # it is not about records that are still in
+    held = hold(scene, weights, study.trained, reader.retrained, spoken)
+    values["served"] = {
+        "readouts": reader.values(weights, weights),
+        "held": None if held is None else asdict(held),
+        "num_still_in": present,
+        "num_in_core": in_core,
+    }
+    sigma = promised_sigma(certificate)
+    left = influence_left(scene, weights, study.trained, reader.retrained, sigma)
+    values["served"]["influence"] = asdict(left) | {"found": left.found}
+    attack = strongest(values["methods"][own])
+    values["headline"] = {"influence": left.share, "attack": attack}
+    shown = identify_in(scene, study.trained, weights)
+    values["differencing"] = asdict(shown) | {"by_chance": shown.by_chance}
+    kept = held is None or held.kept
+    values |= {"workspace": str(workspace.path), "release": workspace.number}
+    values["ok"] = not (
+        present or in_core or left.found or not kept or bool(values["contradictions"])
+    )
+    values["report"] = str(out / "report.html")
+    files.write_json(out / "audit.json", {"schema": SCHEMA, **values})
+    command = f"efface audit {workspace.path} DATA"
+    audit_report(values, f"Audit of release {workspace.number}", command).write(out / "report.html")
+    return values
+
+
+def _in_core(workspace: Workspace, asked: Records, owners: Sequence[str]) -> int:
+    """How many images of these people, or of these records, are core data."""
+    index, digests = workspace.core_index, set(asked.digests)
+    named = {name for owner in owners for name in index.matching(Request.of(owner=owner))}
+    shown = {record.id for record in index.records if record.digest in digests}
+    return len(named | shown)
+
+
+def read(
+    workspace: Workspace, spec: str, owner: list[str] | None, ids: list[str] | None
+) -> tuple[Records, Records]:
+    """The records in question, with the model's classes, and the test records."""
+    if (owner is None) == (ids is None):
+        raise EffaceError("whose records?", "give --owner or --id, either repeated as needed.")
+    found = Records.open(spec)
+    mine = found.where(lambda record: record.split is not Split.TEST)
+    asked = mine.select(owner=owner) if owner is not None else found.select(ids=ids)
+    classes = workspace.settings["classes"]
+    if not len(asked) or not len(found.test):
+        raise EffaceError(
+            f"{spec} holds {len(asked)} of these records and {len(found.test)} test records.",
+            "an audit needs both; check the spelling and the split.",
+        )
+    return beside(Records(asked, classes)), Records(found.test, classes)

@@ -1,0 +1,51 @@
+"""How often a model is right: accuracy with its interval, class by class, and what it mixes up."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+WORST = 5  # classes shown with what they were taken for
+
+
+def measure(labels: Sequence[str], predicted: Sequence[str]) -> dict[str, Any]:
+    """Accuracy with its 95 % interval, each class's, and the worst classes' confusions."""
+    pairs = Counter(zip(labels, predicted, strict=True))
+    counts = Counter(labels)
+    correct = sum(n for (label, guess), n in pairs.items() if label == guess)
+    per_class = {
+        name: {"num_records": n, "accuracy": pairs[name, name] / n}
+        for name, n in sorted(counts.items())
+    }
+    return {
+        "num_records": len(labels),
+        "accuracy": correct / len(labels),
+        "interval_95": wilson(correct, len(labels)),
+        "per_class": per_class,
+        "confusions": _confusions(pairs, per_class),
+    }
+
+
+def _confusions(
+    pairs: Counter[tuple[str, str]], per_class: dict[str, dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """For the worst classes that have errors: what they were taken for, most often first."""
+    imperfect = [name for name in per_class if per_class[name]["accuracy"] < 1]
+    worst = sorted(imperfect, key=lambda name: (per_class[name]["accuracy"], name))[:WORST]
+    return [
+        {"class": name, "taken_for": guess, "num_records": n}
+        for name in worst
+        for (label, guess), n in sorted(pairs.items(), key=lambda item: (-item[1], item[0]))
+        if label == name and guess != name
+    ]
+
+
+def wilson(correct: int, n: int, z: float = 1.959964) -> tuple[float, float]:
+    """Wilson's interval for a proportion: (p + z²/2n ± z √(p(1−p)/n + z²/4n²)) / (1 + z²/n)."""
+    p = correct / n
+    centre = p + z * z / (2 * n)
+    half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    scale = 1 + z * z / n
+    return max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale)

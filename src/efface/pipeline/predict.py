@@ -1,0 +1,23 @@
+"""What a model sees in images: the likeliest classes of each, with their scores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from efface.data.records import Records
+from efface.model.mixed_linear import MixedLinear
+
+
+def ranked(model: MixedLinear, records: Records, top: int) -> list[dict[str, Any]]:
+    """For each record its id, the class, and the ``top`` classes with their softmax, best first."""
+    scores, order = model.logits(records).softmax(1).sort(dim=1, descending=True, stable=True)
+    return [
+        {
+            "id": record.id,
+            "label": model.classes[ranked[0]],
+            "scores": {model.classes[i]: round(s, 6) for s, i in zip(row, ranked, strict=True)},
+        }
+        for record, row, ranked in zip(
+            records, scores[:, :top].tolist(), order[:, :top].tolist(), strict=True
+        )
+    ]

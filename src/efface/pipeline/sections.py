@@ -1,0 +1,289 @@
+"""The sections of a config: every setting of a training run, with its default, limits and option.
+
+Settings that are often changed carry a ``Flag``: it makes them options of the command line (see
+``options.py`` for how to add one). Nothing heavy is imported here: the ``build`` methods load the library
+when they are called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from efface.pipeline.options import Flag
+
+if TYPE_CHECKING:
+    from efface.data.records import Records
+    from efface.model.mixed_linear import MixedLinear
+    from efface.network.activations import ActivationCache
+    from efface.network.backbone import Backbone
+    from efface.network.core import Core
+    from efface.network.training import Stage
+    from efface.parts.tangent.user import Solver
+
+
+class Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def _class_names(text: str) -> list[str]:
+    from efface.data.class_list import class_names
+
+    return class_names(text)
+
+
+SEED = Flag("Of the core split and training.")
+
+
+class DataConfig(Table):
+    """``spec`` is "digits", a data set's name (``cub200``, ``cub200:DIR``; see docs/data.md), a folder, or a
+    .npz, .parquet, .csv or .jsonl file.
+
+    Without ``core_fraction`` the data's own core/user split stands; without ``channels`` all images
+    must agree; without ``classes`` the list is the data's own, or that of the core records' labels.
+    """
+
+    spec: Annotated[
+        str,
+        Flag(
+            "digits, cub200 (see `efface data list`), a folder, or a .npz, .parquet, .csv or .jsonl file.",
+            name="data",
+            argument=True,
+        ),
+    ] = Field(min_length=1)
+    classes: Annotated[
+        tuple[str, ...] | None,
+        Flag(
+            "The class list, in the order of the outputs: names separated by commas, or a file with one a "
+            "line. Default: the data's own list, else the classes of core data.",
+            read=_class_names,
+        ),
+    ] = Field(default=None, min_length=1)
+    core_fraction: Annotated[
+        float | None,
+        Flag(
+            "Make this share of the owners, drawn by name, core whole. Default: as the data says."
+        ),
+    ] = Field(default=None, ge=0, le=1)
+    seed: Annotated[int, SEED] = 0
+    channels: Annotated[
+        Literal["gray", "rgb"] | None,
+        Flag("Convert images: gray or rgb. Default: they must agree."),
+    ] = None
+    skip_bad: Annotated[
+        bool, Flag("Set unreadable images aside instead of stopping.", switch=True)
+    ] = False
+
+    def build(self) -> Records:
+        from efface.data.records import Records
+
+        return Records.open(self.spec, **self.model_dump(exclude={"spec"}))
+
+
+class StageConfig(Table):
+    """One stage of core training; see ``efface.Stage``."""
+
+    train: Literal["head", "tail", "all"] = "head"
+    epochs: int = Field(default=30, ge=1)
+    lr: float = Field(default=0.05, gt=0)
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    weight_decay: float = Field(default=5e-4, ge=0)
+    batch_size: int = Field(default=64, ge=1)
+
+    def build(self) -> Stage:
+        from efface.network.training import Stage
+
+        return Stage(**self.model_dump())
+
+
+class CoreConfig(Table):
+    """``leaky_slope = 0`` keeps the ReLUs, ``calibrate_to = 0`` the scale of the core's logits; no
+    ``stages`` means the backbone's default ones. ``resize`` (short side) and ``crop`` (central square), if
+    given, replace those of the backbone's preprocessing; 0 leaves that step out."""
+
+    backbone: Annotated[
+        str,
+        Flag("cnn, hf:DIR_OR_ID, timm:NAME or torch:module.path:callable. Default: {default}."),
+    ] = Field(default="cnn", min_length=1)
+    linearize: Annotated[
+        str,
+        Flag(
+            "Where the tail begins: head, last-block, last-stage, all or a step. Default: {default}."
+        ),
+    ] = Field(default="last-block", min_length=1)
+    leaky_slope: float = Field(default=0.01, ge=0, lt=1)
+    fold_batchnorm: bool = True
+    mirror: Annotated[
+        bool,
+        Flag("Read every image mirrored, too, and average the features. Default: {default}."),
+    ] = False
+    calibrate_to: float = Field(default=0.0, ge=0)
+    resize: int | None = Field(default=None, ge=0)
+    crop: int | None = Field(default=None, ge=0)
+    seed: Annotated[int, SEED] = 0
+    stages: tuple[StageConfig, ...] = ()
+
+    def build(self, classes: Sequence[str]) -> Core:
+        from efface.network.core import Core
+
+        return Core(
+            self._sized(),
+            classes=classes,
+            linearize=self.linearize,
+            leaky_slope=self.leaky_slope or None,
+            fold_batchnorm=self.fold_batchnorm,
+            mirror=self.mirror,
+            seed=self.seed,
+        )
+
+    def _sized(self) -> str | Backbone:
+        """The backbone, with its preprocessing changed where ``resize`` or ``crop`` say so."""
+        sizes = {"resize": self.resize, "crop": self.crop}
+        given: dict[str, Any] = {k: v for k, v in sizes.items() if v is not None}
+        if not given:
+            return self.backbone
+        from efface.network.backbone import load_backbone
+
+        named = self.linearize not in ("head", "last-block", "last-stage", "all")
+        boundary = self.linearize if named else None
+        loaded = load_backbone(self.backbone, boundary=boundary, seed=self.seed)
+        return replace(loaded, preprocess=replace(loaded.preprocess, **given))
+
+    def fit_options(self) -> dict[str, Any]:
+        """What ``Core.fit`` takes beside the records."""
+        stages = [stage.build() for stage in self.stages] or None
+        return {"stages": stages, "calibrate_to": self.calibrate_to or None}
+
+
+class ConjugateGradientConfig(Table):
+    kind: Literal["cg"] = "cg"
+    tolerance: float = Field(default=1e-4, gt=0)
+    absolute: float | None = Field(default=None, gt=0)
+    max_passes: int = Field(default=500, ge=3)
+    refinements: int = Field(default=8, ge=0)
+
+    def build(self) -> Solver:
+        from efface.parts.tangent.cg import ConjugateGradient
+
+        return ConjugateGradient(**self.model_dump(exclude={"kind"}))
+
+
+class SGDConfig(Table):
+    kind: Literal["sgd"] = "sgd"
+    epochs: int = Field(default=50, ge=1)
+    batch_size: int = Field(default=64, ge=1)
+    lr: float = Field(default=0.05, gt=0)
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    milestones: tuple[int, ...] = (25, 40)
+    factor: float = Field(default=0.1, gt=0, le=1)
+    replacement: bool = False
+    tolerance: float | None = Field(default=None, gt=0)
+    seed: int = 0
+
+    def build(self) -> Solver:
+        from efface.parts.tangent.sgd import SGD
+
+        return SGD(**self.model_dump(exclude={"kind"}))
+
+
+class CholeskyConfig(Table):
+    kind: Literal["cholesky"] = "cholesky"
+    max_weights: int = Field(default=20_000, ge=1)
+
+    def build(self) -> Solver:
+        from efface.parts.tangent.dense import Cholesky
+
+        return Cholesky(**self.model_dump(exclude={"kind"}))
+
+
+SOLVERS: dict[str, type[Table]] = {
+    "cg": ConjugateGradientConfig,
+    "sgd": SGDConfig,
+    "cholesky": CholeskyConfig,
+}
+
+
+def _named(value: Any) -> Any:
+    """``solver = "cg"`` is short for a table with only its kind; a table without one is cg's."""
+    if isinstance(value, str):
+        return {"kind": value}
+    return {"kind": "cg", **value} if isinstance(value, Mapping) else value
+
+
+SolverConfig = Annotated[
+    Annotated[ConjugateGradientConfig | SGDConfig | CholeskyConfig, Field(discriminator="kind")],
+    BeforeValidator(_named),
+]
+
+
+class UserConfig(Table):
+    """The user part. ``replay_core`` uses core records again in its fit, as the paper does.
+
+    ``mu`` left out: the compact part chooses it on core data, the tangent part takes 0.01. ``features``,
+    ``bits``, ``bases``, ``calibration`` and ``arithmetic`` are the compact part's, ``solver`` is the tangent
+    part's. ``arithmetic`` is integer (the same bits on every machine), float, or auto: integer if possible.
+    ``calibration`` is a data spec, a folder of public images say, for bases and scales instead of core data.
+    """
+
+    kind: Annotated[
+        Literal["compact", "tangent"],
+        Flag("compact (exact forgetting, the default) or tangent (the paper's).", name="user"),
+    ] = "compact"
+    mu: Annotated[
+        float | None, Flag("The ridge. Default: chosen on core data (compact), 0.01 (tangent).")
+    ] = Field(default=None, gt=0)
+    target_scale: float = Field(default=5.0, gt=0)
+    replay_core: Annotated[
+        bool, Flag("Use core records again in the user fit. Default: {default}.")
+    ] = True
+    features: Annotated[
+        int, Flag("How many features the compact part has, about. Default: {default}.")
+    ] = Field(default=4096, ge=1)
+    bits: Annotated[int, Flag("Of a compact feature, 2 to 16. Default: {default}.")] = Field(
+        default=8, ge=2, le=16
+    )
+    bases: Literal["core", "random"] = "core"
+    arithmetic: Annotated[
+        Literal["auto", "integer", "float"],
+        Flag(
+            "integer (compact: rows and weights are the same bits on every machine), float (on this one), "
+            "or auto: integer where the network has such a form. Default: {default}."
+        ),
+    ] = "auto"
+    calibration: Annotated[
+        str | None,
+        Flag(
+            "Public images for bases and scales (compact). Default: core data, else none are needed."
+        ),
+    ] = Field(default=None, min_length=1)
+    solver: Annotated[
+        SolverConfig,
+        Flag("cg, sgd or cholesky; their options go into the config. Default: {default}."),
+    ] = ConjugateGradientConfig()
+
+    def build(self, core: Core, cache: ActivationCache | None = None) -> MixedLinear:
+        from efface.model.mixed_linear import MixedLinear
+
+        options: dict[str, Any] = {"target_scale": self.target_scale}
+        if self.mu is not None:
+            options["mu"] = self.mu
+        if self.kind == "tangent":
+            options["solver"] = self.solver.build()
+        else:
+            options |= {"features": self.features, "bits": self.bits, "bases": self.bases}
+            options["arithmetic"] = self.arithmetic
+        return MixedLinear(core, self.kind, cache=cache, **options)
+
+
+class OutputConfig(Table):
+    """``dir`` gets the model; ``cache`` keeps boundary activations (not kept on disk by default)."""
+
+    dir: Annotated[str, Flag("The model's folder. Default: {default}.", name="out", path=True)] = (
+        Field(default="efface-model", min_length=1)
+    )
+    cache: Annotated[str | None, Flag("Keep boundary activations in this folder.", path=True)] = (
+        None
+    )

@@ -1,0 +1,237 @@
+"""The one way from data to a workspace: records → core → user part → workspace, as a config says.
+
+``Training`` has a method for each step, and whoever trains from a config takes these: ``efface train``,
+``compare``, ``trial`` and ``demo``. ``train`` walks the whole way: it refuses first what cannot end well, and
+says what came out.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from efface.data.class_list import settled
+from efface.data.records import Records
+from efface.errors import EffaceError
+from efface.linear.solution import Status
+from efface.model.mixed_linear import MixedLinear
+from efface.network.core import Core
+from efface.pipeline.config import Config, to_toml
+from efface.progress import Progress
+from efface.workspace import Workspace
+from efface.workspace.founding import check_folder, check_room, check_writable
+
+
+def _unheard(sentence: str) -> None:
+    pass
+
+
+def _unseen(step: str) -> AbstractContextManager[Progress]:
+    return nullcontext(lambda fraction, message: None)
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Who looks on: ``step`` shows the progress of a named step while it runs, ``note`` gets sentences."""
+
+    step: Callable[[str], AbstractContextManager[Progress]] = _unseen
+    note: Callable[[str], None] = _unheard
+
+
+class Training:
+    """The steps of a training run. ``note`` is told what a person should know, a sentence at a time."""
+
+    def __init__(self, config: Config, note: Callable[[str], None] = _unheard) -> None:
+        self.config, self.note = config, note
+
+    def records(self) -> Records:
+        """The data, with a class list that stays the same whoever is forgotten."""
+        return settled(self.config.data.build())
+
+    def core(self, records: Records) -> Core:
+        """The network with an output for each class, not trained yet."""
+        return self.config.core.build(records.classes)
+
+    def fit_core(self, core: Core, records: Records, progress: Progress | None = None) -> None:
+        """Train the core on the core records; without any it stays the network that it is."""
+        options, where = self.config.core.fit_options(), self.config.output.cache
+        if len(records.core):
+            first = (options["stages"] or core.default_stages())[0]
+            # A stage that trains all changes the activations: what it would keep is of no use later.
+            cache = None if where is None or first.train == "all" else core.cache(where)
+            core.fit(records.core, **options, cache=cache, progress=progress)
+        else:
+            self.note(
+                "no core records: the core is the pretrained network, and its new head says 0 for all"
+            )
+        if where is not None:
+            self.note(
+                f"activations in {where} are outside of the workspace: forgetting does not purge them"
+            )
+
+    def fit_user(
+        self, core: Core, records: Records, progress: Progress | None = None
+    ) -> MixedLinear:
+        """Fit the user part on the user records, and on the core records again if the config says so."""
+        where = self.config.output.cache
+        model = self.config.user.build(core, None if where is None else core.cache(where))
+        replay = records.core if self.config.user.replay_core and len(records.core) else None
+        calibration = self._calibration()
+        return model.fit(records.user, replay=replay, calibration=calibration, progress=progress)
+
+    def _calibration(self) -> Records | None:
+        """Public records for bases and scales, if the config names any and the user part wants them."""
+        spec = self.config.user.calibration
+        if spec is None or self.config.user.kind != "compact":
+            return None
+        options = {"spec": spec, "core_fraction": None, "classes": None}
+        return self.config.data.model_copy(update=options).build()
+
+    def save(
+        self,
+        model: MixedLinear,
+        folder: Path,
+        *,
+        overwrite: bool = False,
+        allow_reingest: bool = False,
+    ) -> Workspace:
+        """The model's workspace, with the settings beside it."""
+        settings = to_toml(self.config)
+        return Workspace.create(
+            folder, model, config=settings, overwrite=overwrite, allow_reingest=allow_reingest
+        )
+
+
+# The whole way, for ``efface train``.
+
+
+def train(
+    config: Config,
+    watch: Watch | None = None,
+    *,
+    overwrite: bool = False,
+    allow_reingest: bool = False,
+) -> dict[str, Any]:
+    """Train a workspace in ``config.output.dir``; returns what came out, for people and programs.
+
+    ``overwrite`` replaces a workspace that is there; ``allow_reingest`` takes what was forgotten in it.
+    """
+    watch, folder = watch or Watch(), Path(config.output.dir)
+    check_folder(folder, overwrite=overwrite)
+    check_writable(folder)
+    training = Training(config, watch.note)
+    records = training.records()
+    Workspace(folder).check_forgotten(records.core, records.user, allow_reingest=allow_reingest)
+    core = training.core(records)
+    check_room(folder, _size(config, core, records))
+    start = time.monotonic()
+    _tell(records, watch.note)
+    _refuse_untrained(config, records)
+    with watch.step("core") as progress:
+        training.fit_core(core, records, progress)
+    for line in core.report:
+        watch.note(line)
+    with watch.step("user part") as progress:
+        model = training.fit_user(core, records, progress)
+        _refuse_diverged(model, watch.note)
+    training.save(model, folder, overwrite=overwrite, allow_reingest=allow_reingest)
+    seconds = round(time.monotonic() - start, 1)
+    return {"model": str(folder), **_outcome(model, records), "seconds": seconds}
+
+
+def _size(config: Config, core: Core, records: Records) -> int:
+    """Bytes of the core and of what forgetting needs of the records: rows and sums, or activations."""
+    size = sum(t.numel() * t.element_size() for t in core.tensors.values())
+    n = len(records.user) + (len(records.core) if config.user.replay_core else 0)
+    if config.user.kind == "compact":
+        k = config.user.features
+        rows = n * k * (1 if config.user.bits <= 8 else 2)
+        return size + rows + 8 * k * (k + len(records.classes))
+    return size + 4 * n * math.prod(core.boundary_shape)
+
+
+def _tell(records: Records, note: Callable[[str], None]) -> None:
+    if records.skipped:
+        first = records.skipped[0]
+        note(f"{len(records.skipped)} files set aside, the first {first.id!r}: {first.reason}")
+    for text in records.notes[:5]:
+        note(text)
+    if len(records.notes) > 5:
+        note(f"and {len(records.notes) - 5} more notes like these")
+    if not len(records.user):
+        note("no user records: the model is the core model, with nothing to forget")
+
+
+def _refuse_untrained(config: Config, records: Records) -> None:
+    if not len(records.core) and config.core.backbone == "cnn":
+        fix = "set some aside with --core-fraction 0.3, or start from a pretrained --backbone."
+        raise EffaceError("no core records, and the built-in network knows nothing yet.", fix)
+
+
+def _refuse_diverged(model: MixedLinear, note: Callable[[str], None]) -> None:
+    if model.solution is not None and model.solution.status is Status.DIVERGED:
+        raise EffaceError("the solver diverged; nothing was saved.", model.solution.advice)
+    if model.solution is not None and not model.solution.ok:
+        note(f"the solver {model.solution}")
+
+
+# What came out.
+
+
+def counts(records: Records) -> dict[str, int]:
+    """How many records each split has."""
+    return {"core": len(records.core), "user": len(records.user), "test": len(records.test)}
+
+
+def _outcome(model: MixedLinear, records: Records) -> dict[str, Any]:
+    return {
+        "core_digest": model.core.digest,
+        "records": counts(records),
+        "classes": len(records.classes),
+        "weights": model.user.num_weights,
+        "compact": _compact(model),
+        "accuracy": _accuracy(model, records),
+        "solution": _solution(model),
+        "skipped": len(records.skipped),
+    }
+
+
+def _accuracy(model: MixedLinear, records: Records) -> dict[str, float | None]:
+    if not len(records.test):
+        return {"core": None, "user": None}
+    return {"core": model.core.accuracy(records.test), "user": model.accuracy(records.test)}
+
+
+def _compact(model: MixedLinear) -> dict[str, Any] | None:
+    """Where the compact part's bases and scales came from, and how many numbers they clipped."""
+    if model.user.kind != "compact":
+        return None
+    kept = None if model.data is None else model.data.rows
+    rows = None if kept is None else kept.whole()
+    return {
+        "arithmetic": model.user.form.arithmetic,
+        "form": model.user.form.kind,
+        "why_not_better": list(model.user.form_reasons),
+        "calibration": model.user.calibration,
+        "total_ridge": model.user.total_ridge,
+        "values": 0 if rows is None else rows.features.size + rows.targets.size,
+        "saturated": 0 if rows is None else model.user.num_saturated(rows),
+    }
+
+
+def _solution(model: MixedLinear) -> dict[str, Any] | None:
+    """How the tangent part's solver ended; the compact part has none."""
+    solution = model.solution
+    if solution is None:
+        return None
+    return {
+        "status": str(solution.status),
+        "residual_norm": solution.residual_norm,
+        "passes": round(solution.passes, 1),
+        "advice": solution.advice,
+    }
