@@ -23,7 +23,7 @@ from torch import Tensor
 
 from efface.data.records import Records
 from efface.errors import EffaceError, FormatError
-from efface.files import PRIVATE, make_folder, mode_in, set_mode, write_bytes
+from efface.files import BINARY, PRIVATE, make_folder, mode_in, set_mode, write_bytes
 from efface.network.saved import is_digest
 
 # Floats in two widths; integers, which are what they are.
@@ -199,7 +199,7 @@ class ActivationCache:
         for slot in self._pending:
             memory[slot] = 0
         memory.flush()
-        with self._rows_path.open("rb") as file:
+        with self._rows_path.open("r+b") as file:  # Windows syncs only what may be written
             os.fsync(file.fileno())
         self._free, self._pending = self._free + self._pending, []
         self._write_index()
@@ -220,7 +220,7 @@ class ActivationCache:
         claimed now, so that it is an error.
         """
         size = self._capacity * self._row_bytes
-        handle = os.open(self._rows_path, os.O_RDWR | os.O_CREAT, PRIVATE)
+        handle = os.open(self._rows_path, os.O_RDWR | os.O_CREAT | BINARY, PRIVATE)
         try:
             set_mode(handle, mode_in(self.path))
             os.ftruncate(handle, size)
