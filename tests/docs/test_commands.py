@@ -24,7 +24,9 @@ COMMANDS_PAGE = (ROOT / "docs/commands.md").read_text(encoding="utf-8")
 def commands() -> dict[str, typer.core.TyperCommand]:
     """By name, as it is typed: ``train``, ``data get``."""
 
-    def walk(group: object, start: tuple[str, ...]) -> Iterator[tuple[str, typer.core.TyperCommand]]:
+    def walk(
+        group: object, start: tuple[str, ...]
+    ) -> Iterator[tuple[str, typer.core.TyperCommand]]:
         for word, command in group.commands.items():  # type: ignore[attr-defined]
             if hasattr(command, "commands"):
                 yield from walk(command, (*start, word))
@@ -129,6 +131,7 @@ def test_options_in_prose_exist() -> None:
         (name(page), code)
         for page in pages
         for code in inline(page)
-        if code.startswith("--") and code.split()[0].partition("=")[0] not in known | scripts | OF_OTHERS
+        if code.startswith("--")
+        and code.split()[0].partition("=")[0] not in known | scripts | OF_OTHERS
     }
     assert unknown == set()

@@ -12,7 +12,7 @@ from tests.docs.pages import PAGES, Block, blocks, name
 from tests.places import ROOT
 
 PYTHON = {page: [b for b in blocks(page) if b.language == "python"] for page in PAGES}
-NOT_RUN = {  # page and reason; one more has to be entered here, so that nobody turns an example off in passing
+NOT_RUN = {  # page and reason: entered here, too, so that nobody turns an example off in passing
     ("docs/audit.md", "my_step is yours to write"),
 }
 SOURCE = ROOT / "src"

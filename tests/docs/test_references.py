@@ -13,7 +13,9 @@ from tests.test_house import FLOORS
 
 SOURCE = ROOT / "src" / "efface"
 FILES = sorted(
-    path for folder in ("src", "tests", "experiments", "benchmarks") for path in (ROOT / folder).rglob("*.py")
+    path
+    for folder in ("src", "tests", "experiments", "benchmarks")
+    for path in (ROOT / folder).rglob("*.py")
 )
 PYTHON_PATH = re.compile(r"(?<![\w./{<-])((?:[\w-]+/)*[\w-]+\.py)\b")
 MODULE = re.compile(r"(?<![\w/.-])efface(?:\.\w+)+")

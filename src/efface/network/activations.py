@@ -39,7 +39,7 @@ class Activations(Protocol):
     def __getitem__(self, index: Tensor | slice) -> Tensor: ...
 
 
-class Rows:
+class CachedRows:
     """Some rows of a cache in a given order; indexing reads them from the map."""
 
     def __init__(self, memory: np.ndarray, slots: np.ndarray) -> None:
@@ -53,8 +53,8 @@ class Rows:
             index = index.numpy()
         return torch.from_numpy(np.asarray(self.memory[self.slots[index]]))
 
-    def select(self, index: np.ndarray) -> Rows:
-        return Rows(self.memory, self.slots[index])
+    def select(self, index: np.ndarray) -> CachedRows:
+        return CachedRows(self.memory, self.slots[index])
 
 
 def gather(
@@ -175,9 +175,11 @@ class ActivationCache:
             )
         return values
 
-    def rows(self, digests: Sequence[str]) -> Rows:
+    def rows(self, digests: Sequence[str]) -> CachedRows:
         slots = np.array([self._slots[d] for d in digests], dtype=np.int64)
-        return Rows(self._map("r") if len(slots) else np.empty((0, *self.shape), self.dtype), slots)
+        return CachedRows(
+            self._map("r") if len(slots) else np.empty((0, *self.shape), self.dtype), slots
+        )
 
     def purge(self, digests: Sequence[str]) -> int:
         """Zero the rows of these records and forget where they were; returns how many there were."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from efface.report.figures import Band, Line, Point, Scale, bars, histograms, lines, scatter
-from efface.report.html import Card, Check, Figure, Report, Section, Table
+from efface.report.html import Card, Figure, HowToCheck, Report, Section, Table
 
 REFERENCE = "retrain"
 SETS = ("retained", "forgotten", "test")
@@ -45,8 +45,8 @@ def audit_report(values: dict[str, Any], title: str, command: str) -> Report:
         cards=_cards(values),
         sections=sections,
         checks=[
-            Check("Measure everything again.", command),
-            Check("All numbers behind this page are in the JSON file beside it."),
+            HowToCheck("Measure everything again.", command),
+            HowToCheck("All numbers behind this page are in the JSON file beside it."),
         ],
         digests={},
         made=datetime.now(UTC),
