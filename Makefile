@@ -9,7 +9,7 @@ PYTHON ?= python3
 BIN     = $(VENV)/bin
 endif
 PIP     = $(BIN)/python -m pip --disable-pip-version-check -q
-SOURCES = src tests benchmarks experiments
+SOURCES = src tests benchmarks experiments tools
 
 .PHONY: demo test lint types unit docs format clean help
 
@@ -52,7 +52,7 @@ unit: $(VENV)/.dev  ## pytest (one thread: the networks in the tests are tiny)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 docs: $(VENV)/.docs  ## the documentation as a site, in site/; warnings are errors
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:  ## remove the environment, the demo's output and the built documentation
 	rm -rf $(VENV) efface-demo site .pytest_cache .mypy_cache .ruff_cache
