@@ -87,3 +87,85 @@ def cycles() -> Iterator[tuple[str, ...]]:
 
 def test_no_modules_import_each_other() -> None:
     assert next(cycles(), None) is None
+
+
+# --- sizes ----------------------------------------------------------------------------------------
+
+MOST_LINES, MOST_METHODS = 400, 20
+LONG_FILES = {  # and why
+    "commands/train.py": "being split",
+}
+LARGE_CLASSES = {  # the 20 methods of a user part, and what is its own
+    "CompactUser": "rows in and out of its sums, for tests and experiments, too",
+    "RowMaker": "the half of CompactUser that makes rows",
+    "TangentUser": "problems, preconditioners and fits, for experiments, too",
+}
+DEFINED_TWICE = {
+    "Forgotten": "audit/baselines.py goes when there is one table of methods",
+    "Step": "the journal's is being renamed: the network's steps were first",
+    "Outcome": "compact's refinement or tangent's release is being renamed",
+}
+
+
+def classes() -> dict[str, list[ast.ClassDef]]:
+    """Every class of the package, by name."""
+    found: dict[str, list[ast.ClassDef]] = {}
+    for path in MODULES.values():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, []).append(node)
+    return found
+
+
+CLASSES = classes()
+
+
+def is_value(function: ast.FunctionDef) -> bool:
+    """A property is read, not called: it is no method."""
+    return any("property" in ast.unparse(decorator) for decorator in function.decorator_list)
+
+
+def public_methods(name: str) -> set[str]:
+    """Its own, and those of the classes of ours that it inherits from."""
+    found: set[str] = set()
+    for node in CLASSES.get(name, ()):
+        own = {
+            part.name
+            for part in node.body
+            if isinstance(part, ast.FunctionDef) and not is_value(part)
+        }
+        found.update(method for method in own if not method.startswith("_"))
+        for base in node.bases:
+            found |= public_methods(ast.unparse(base))
+    return found
+
+
+def test_no_file_is_too_long() -> None:
+    lengths = {
+        path.relative_to(SOURCE).as_posix(): path.read_text(encoding="utf-8").count("\n")
+        for path in MODULES.values()
+    }
+    assert {name for name, length in lengths.items() if length > MOST_LINES} == set(LONG_FILES)
+
+
+def test_no_class_has_too_many_public_methods() -> None:
+    """Inherited ones count."""
+    found = {name for name in CLASSES if len(public_methods(name)) > MOST_METHODS}
+    assert found == set(LARGE_CLASSES)
+
+
+def test_no_two_classes_have_one_name() -> None:
+    assert {name for name, nodes in CLASSES.items() if len(nodes) > 1} == set(DEFINED_TWICE)
+
+
+def test_methods_of_bases_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A class that inherits more than it may have is seen, though its own body is empty."""
+    methods = "\n".join(f"    def m{i}(self): ..." for i in range(MOST_METHODS))
+    tree = ast.parse(
+        f"class _A:\n{methods}\n    @property\n    def p(self): ...\nclass _B(_A):\n    def n(self): ..."
+    )
+    for node in tree.body:
+        assert isinstance(node, ast.ClassDef)
+        monkeypatch.setitem(CLASSES, node.name, [node])
+    assert len(public_methods("_A")) == MOST_METHODS
+    assert len(public_methods("_B")) == MOST_METHODS + 1

@@ -28,7 +28,7 @@ def environment(*, integer: bool) -> dict[str, str]:
 def _processor() -> str:
     """Its model name where the system tells (Linux), else its architecture."""
     try:
-        text = Path("/proc/cpuinfo").read_text()
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
         return platform.processor() or platform.machine()
     names = [line.partition(":")[2].strip() for line in text.splitlines() if "model name" in line]

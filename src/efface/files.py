@@ -1,12 +1,12 @@
 """Reading and writing, safely: safetensors and JSON only, a schema in every file, atomic writes.
 
 Modes do not depend on the umask: a file in a private folder (one that only its owner may enter) is private
-too, 0600; others are there to be read, 0644.
+too, 0600; others are there to be read, 0644. Windows has no such modes: there a file is as private as
+the folder the workspace was made in.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import lock_descriptor
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -22,6 +23,9 @@ from torch import Tensor
 from efface.errors import EffaceError, FormatError
 
 PRIVATE, PUBLIC = 0o600, 0o644
+BINARY = getattr(os, "O_BINARY", 0)  # Windows would else write \r\n for \n
+NOT_VIA_LINKS = getattr(os, "O_NOFOLLOW", 0)  # these two where the system has them
+AT_ONCE = getattr(os, "O_NONBLOCK", 0)
 PRIVATE_FOLDER, PUBLIC_FOLDER = 0o700, 0o755
 UNFIT = (
     *(KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError, RuntimeError),
@@ -52,7 +56,7 @@ def write_bytes(path: Path, data: bytes, mode: int | None = None) -> None:
     make_folder(path.parent)
     temporary = path.with_name(path.name + ".tmp")
     temporary.unlink(missing_ok=True)  # never through a link that lies there
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE)
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, PRIVATE)
     try:
         set_mode(handle, mode_in(path.parent) if mode is None else mode)
         rest = memoryview(data)
@@ -65,7 +69,8 @@ def write_bytes(path: Path, data: bytes, mode: int | None = None) -> None:
 
 
 def set_mode(handle: int, mode: int) -> None:
-    if os.fstat(handle).st_mode & 0o777 != mode:
+    """The open file's mode, where files have one (not on Windows)."""
+    if os.name == "posix" and os.fstat(handle).st_mode & 0o777 != mode:
         os.fchmod(handle, mode)
 
 
@@ -124,7 +129,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     # Clones, because safetensors refuses tensors that share memory (tied weights).
     plain = {k: v.detach().clone(memory_format=torch.contiguous_format) for k, v in tensors.items()}
     save_file(plain, temporary)
-    with temporary.open("rb") as file:
+    with temporary.open("r+b") as file:  # Windows syncs only what may be written
         set_mode(file.fileno(), mode_in(path.parent))
         os.fsync(file.fileno())
     os.replace(temporary, path)
@@ -145,7 +150,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 def _lock_file(path: Path) -> Any:
     """For reading only: whoever may just look at a workspace can still wait for it to be at rest."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, PRIVATE)
+        handle = os.open(path, os.O_RDONLY | os.O_CREAT | NOT_VIA_LINKS | AT_ONCE, PRIVATE)
     except OSError as problem:
         message = f"nothing was changed: {path} cannot be opened ({problem.strerror})."
         fix = "run it as the owner of the folder, on a disk that can be written."
@@ -157,13 +162,12 @@ def _lock_file(path: Path) -> Any:
 def locked(path: Path, waiting: Callable[[], object] = lambda: None) -> Iterator[None]:
     """Hold the lock file, waiting for whoever has it. The system frees it when its holder dies.
 
-    ``waiting`` is called once if somebody has it.
+    ``waiting`` is called once if somebody has it. The lock is the system's own (``flock``, on Windows
+    ``LockFileEx``), on a file that stays: nothing has to be cleaned up after a crash.
     """
     make_folder(path.parent)
     with _lock_file(path) as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not lock_descriptor(file.fileno(), blocking=False):
             waiting()
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+            lock_descriptor(file.fileno())
+        yield  # closing the file frees the lock

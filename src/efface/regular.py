@@ -6,6 +6,9 @@ import os
 import stat
 from pathlib import Path
 
+# at once, even if it is a pipe by now; as it is, where Windows would change line ends
+FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+
 LARGEST_IMAGE = 1 << 28  # bytes of an image file
 LARGEST_LIST = 1 << 30  # of a CSV or JSON-lines file
 LARGEST_TABLE = 1 << 35  # of an .npz or Parquet file, unpacked
@@ -14,7 +17,7 @@ LARGEST_TABLE = 1 << 35  # of an .npz or Parquet file, unpacked
 def read_regular(path: Path, limit: int = LARGEST_IMAGE) -> bytes:
     """The file's bytes; ValueError for a pipe, a device or a folder, and for more than ``limit`` bytes."""
     _check(os.stat(path), limit)  # before it is opened: opening a device may do something
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    handle = os.open(path, FLAGS)
     with os.fdopen(handle, "rb") as file:
         _check(os.fstat(handle), limit)  # and after, because it may be another one now
         data = file.read(limit + 1)

@@ -403,9 +403,9 @@ def test_check_lists_what_building_changes() -> None:
 
 
 def test_check_fails_if_something_is_left_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    from efface.pipeline.check import Finding
+    from efface.pipeline.check import Obstacle
 
-    finding = Finding("block.0", "mixes samples", "use GroupNorm", False)
+    finding = Obstacle("block.0", "mixes samples", "use GroupNorm", False)
     monkeypatch.setattr("efface.pipeline.check.check", lambda backbone, linearize: [finding])
     result = efface("check", "cnn")
     assert result.exit_code == 2

@@ -457,6 +457,7 @@ def program(*words: object, **environment: str) -> subprocess.CompletedProcess[s
     return subprocess.run(command, capture_output=True, text=True, env=env, check=False)
 
 
+@pytest.mark.needs("posix")
 def test_the_program_is_killed_and_resumed(folder: Path, tmp_path: Path) -> None:
     path = shutil.copytree(folder / "compact", tmp_path / "w")
     kill = {"EFFACE_TEST_KILL_AT": "switched"}

@@ -42,6 +42,7 @@ def folder(tmp_path: Path) -> Path:
 # --- what is no file ------------------------------------------------------------------------------
 
 
+@pytest.mark.needs("posix")
 def test_a_pipe_does_not_hang(folder: Path) -> None:
     os.mkfifo(folder / "a" / "pipe.png")
     records = Records.open(folder)
@@ -51,6 +52,7 @@ def test_a_pipe_does_not_hang(folder: Path) -> None:
         FileImage(folder / "a" / "pipe.png").content()
 
 
+@pytest.mark.needs("posix")
 def test_a_device_is_not_read(folder: Path) -> None:
     (folder / "a" / "zero.png").symlink_to("/dev/zero")
     records = Records.open(folder)
@@ -77,6 +79,7 @@ def test_links_inside_the_folder_are_followed(folder: Path) -> None:
     assert "b/2.png" in Records.open(folder).ids
 
 
+@pytest.mark.needs("linux")
 def test_a_name_that_is_not_utf8_is_set_aside(folder: Path) -> None:
     odd = os.path.join(os.fsencode(folder / "a"), b"\xff.png")
     with open(odd, "wb") as file:

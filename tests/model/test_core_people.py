@@ -204,6 +204,7 @@ def test_scan_looks_into_core(workspace: Workspace) -> None:
     assert "3 images" in found.findings[0].what
 
 
+@pytest.mark.needs("posix")
 def test_the_key_is_private_and_survives_requests(workspace: Workspace) -> None:
     key = workspace.path / "private" / "key.json"
     assert key.stat().st_mode & 0o777 == 0o600

@@ -333,8 +333,8 @@ def test_no_module_of_the_package_runs_pickles() -> None:
         r"|allow_pickle\s*=\s*True",
         re.MULTILINE,
     )
-    found = [p.name for p in source.rglob("*.py") if forbidden.search(p.read_text())]
-    assert found == ["pickled_batches.py"]
+    found = [p for p in source.rglob("*.py") if forbidden.search(p.read_text(encoding="utf-8"))]
+    assert [p.relative_to(source).as_posix() for p in found] == ["data/named/pickled_batches.py"]
 
 
 @pytest.mark.parametrize("schema", ["efface.core/2", "efface.core/0", None, 1])

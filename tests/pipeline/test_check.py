@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from efface.errors import BackboneError
 from efface.network.blocks import GlobalMean, MeanToken
-from efface.pipeline.check import Finding, check
+from efface.pipeline.check import Obstacle, check
 
 
 class Tokens(nn.Module):
@@ -23,7 +23,7 @@ class Tokens(nn.Module):
         return self.conv(x).flatten(2).transpose(1, 2)
 
 
-def findings(*block: nn.Module, tokens: bool = False) -> list[Finding]:
+def findings(*block: nn.Module, tokens: bool = False) -> list[Obstacle]:
     """What is found in a network whose last block is made of these modules."""
     torch.manual_seed(0)
     stem, pool = (
@@ -32,7 +32,7 @@ def findings(*block: nn.Module, tokens: bool = False) -> list[Finding]:
     return check(nn.Sequential(stem, nn.Sequential(*block), pool))
 
 
-def only(found: list[Finding], text: str) -> Finding:
+def only(found: list[Obstacle], text: str) -> Obstacle:
     """The one finding whose problem contains the text."""
     (match,) = [finding for finding in found if text in finding.problem]
     assert match.fix

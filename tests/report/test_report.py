@@ -25,7 +25,7 @@ from efface.report.figures import (
     lines,
     scatter,
 )
-from efface.report.html import Card, Check, Digest, Figure, Report, Section, Table, paragraphs
+from efface.report.html import Card, Digest, Figure, HowToCheck, Report, Section, Table, paragraphs
 from efface.report.images import Thumbnail, image_grid, png_uri
 
 VOID = {"meta", "link", "img", "br", "hr", "input"}
@@ -112,7 +112,7 @@ def sample_report(figures: dict[str, str]) -> Report:
         "sub & title",
         [Card("accuracy", "97 %", "of <359>")],
         [Section("Heading", "one `x<y`\n\ntwo **bold**", "<p>ours</p>", tables, shown)],
-        [Check("look", "efface evaluate model <data>")],
+        [HowToCheck("look", "efface evaluate model <data>")],
         {"core": "cd" * 32},
         datetime(2030, 1, 2, 3, 4, tzinfo=UTC),
     )

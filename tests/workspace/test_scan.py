@@ -146,6 +146,7 @@ def test_a_digest_in_any_form(after: Path) -> None:
 # --- what does not belong here --------------------------------------------------------------------
 
 
+@pytest.mark.needs("posix")
 def test_a_file_of_somebody_else_is_a_finding(after: Path) -> None:
     """Old weights under another name, for one: nothing in them can be searched for."""
     (after / "backup").mkdir()

@@ -231,6 +231,7 @@ def assert_same_solution(path: Path, reference: Path) -> None:
         assert distance <= a.distance_bound + b.distance_bound
 
 
+@pytest.mark.needs("linux")
 def test_all_is_on_disk_before_it_is_published(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a power cut needs and a kill does not: files and folders are synced, CURRENT after them."""
     synced: list[str] = []

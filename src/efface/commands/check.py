@@ -12,7 +12,7 @@ from efface.commands.output import JsonFlag, cell, finish, table
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from efface.pipeline.check import Finding, FormReport
+    from efface.pipeline.check import FormReport, Obstacle
 
 EXAMPLES = """\
 Example: [bold]efface check cnn[/bold]
@@ -60,7 +60,7 @@ def check(
         raise typer.Exit(2)
 
 
-def _render(console: Console, backbone: str, findings: list[Finding]) -> None:
+def _render(console: Console, backbone: str, findings: list[Obstacle]) -> None:
     open_ = sum(not finding.fixed for finding in findings)
     if findings:
         rows = table("module", "problem", "fix", "")

@@ -1,8 +1,8 @@
 """What is known before running: SGD's convergence, the paper's theorem, and sequences of requests.
 
 The notation is that of ``bounds.py``: σ is a standard deviation, μ the ridge, β ≥ μ the largest
-curvature of one record's loss, "errata k" our numbered corrections of the paper. These are the
-values that can be had without a result; ``bounds.distance_bound`` needs the result's gradient.
+curvature of one record's loss, "errata k" entry k of docs/errata.md, our corrections of the paper.
+These are the values that can be had without a result; ``bounds.distance_bound`` needs the result's gradient.
 """
 
 from __future__ import annotations

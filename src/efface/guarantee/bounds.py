@@ -4,7 +4,8 @@ One notation: L_D(w) = 1/(2n) Σ ‖f_i + J_i w − y_i‖² + μ/2 ‖w‖², H
 w*_D its minimiser; D_r is retained, D_f forgotten, b = |D_f|. Noise is N(0, σ² I): σ is a standard
 deviation everywhere (errata 4, 5). A *shift* m is ‖w' − w*_r‖ / σ: the release w' + σξ against the
 ideal w*_r + σξ' is, after a rotation, N(m, 1) against N(0, 1). ``*_bound`` is proved, under the
-assumptions its docstring names; "errata k" are our numbered corrections of the paper.
+assumptions its docstring names; "errata k" is entry k of docs/errata.md, our
+corrections of the paper.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def distance_bound(gradient_norm: float, mu: float, gradient_error: float = 0.0)
 
     L_r is quadratic, so H_r (w' − w*_r) = g_r(w') exactly, and H_r ⪰ μI.
     ``gradient_error`` bounds ‖computed − true gradient‖; the residual must be float64 (a float32
-    one floors near 5e-5, numerics.md G).
+    one stops falling near 5e-5).
     """
     require(mu > 0, f"mu is {mu}.", "a ridge above 0 is what makes the problem certifiable")
     check_nonnegative("a norm", gradient_norm, gradient_error)

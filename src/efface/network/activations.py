@@ -23,7 +23,7 @@ from torch import Tensor
 
 from efface.data.records import Records
 from efface.errors import EffaceError, FormatError
-from efface.files import PRIVATE, make_folder, mode_in, set_mode, write_bytes
+from efface.files import BINARY, PRIVATE, make_folder, mode_in, set_mode, write_bytes
 from efface.network.saved import is_digest
 from efface.progress import Progress
 
@@ -39,7 +39,7 @@ class Activations(Protocol):
     def __getitem__(self, index: Tensor | slice) -> Tensor: ...
 
 
-class Rows:
+class CachedRows:
     """Some rows of a cache in a given order; indexing reads them from the map."""
 
     def __init__(self, memory: np.ndarray, slots: np.ndarray) -> None:
@@ -53,8 +53,8 @@ class Rows:
             index = index.numpy()
         return torch.from_numpy(np.asarray(self.memory[self.slots[index]]))
 
-    def select(self, index: np.ndarray) -> Rows:
-        return Rows(self.memory, self.slots[index])
+    def select(self, index: np.ndarray) -> CachedRows:
+        return CachedRows(self.memory, self.slots[index])
 
 
 def gather(
@@ -175,9 +175,11 @@ class ActivationCache:
             )
         return values
 
-    def rows(self, digests: Sequence[str]) -> Rows:
+    def rows(self, digests: Sequence[str]) -> CachedRows:
         slots = np.array([self._slots[d] for d in digests], dtype=np.int64)
-        return Rows(self._map("r") if len(slots) else np.empty((0, *self.shape), self.dtype), slots)
+        return CachedRows(
+            self._map("r") if len(slots) else np.empty((0, *self.shape), self.dtype), slots
+        )
 
     def purge(self, digests: Sequence[str]) -> int:
         """Zero the rows of these records and forget where they were; returns how many there were."""
@@ -199,7 +201,7 @@ class ActivationCache:
         for slot in self._pending:
             memory[slot] = 0
         memory.flush()
-        with self._rows_path.open("rb") as file:
+        with self._rows_path.open("r+b") as file:  # Windows syncs only what may be written
             os.fsync(file.fileno())
         self._free, self._pending = self._free + self._pending, []
         self._write_index()
@@ -220,7 +222,7 @@ class ActivationCache:
         claimed now, so that it is an error.
         """
         size = self._capacity * self._row_bytes
-        handle = os.open(self._rows_path, os.O_RDWR | os.O_CREAT, PRIVATE)
+        handle = os.open(self._rows_path, os.O_RDWR | os.O_CREAT | BINARY, PRIVATE)
         try:
             set_mode(handle, mode_in(self.path))
             os.ftruncate(handle, size)

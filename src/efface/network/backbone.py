@@ -215,7 +215,7 @@ def _hf_preprocess(directory: Path, net: nn.Module) -> Preprocess:
     side = size if isinstance(size, int) else size[0]
     if not path.is_file():
         return Preprocess(resize=round(side * 256 / 224), crop=side)
-    values = json.loads(path.read_text())
+    values = json.loads(path.read_text(encoding="utf-8"))
     crop = _side(values.get("crop_size"), side)
     resize = _side(values.get("size"), round(crop * 256 / 224))
     if values.get("crop_pct"):

@@ -213,7 +213,6 @@ def _timm_efficientnet(model: nn.Module) -> list[Step]:
     return [*steps, Step("conv_head", head, len(m.blocks)), Step("pool", blocks.GlobalMean())]  # type: ignore
 
 
-# Package -> class name -> how to cut it. By package, because everybody has a class named ResNet.
 def _timm_convnext(model: nn.Module) -> list[Step]:
     m = model
     steps = [Step("stem", m.stem)]  # type: ignore[arg-type]
@@ -226,6 +225,7 @@ def _timm_convnext(model: nn.Module) -> list[Step]:
     return [*steps, Step("pool", nn.Sequential(*parts))]  # type: ignore[arg-type]
 
 
+# Package -> class name -> how to cut it. By package, because everybody has a class named ResNet.
 _FAMILIES: dict[str, dict[str, Callable[[nn.Module], list[Step]]]] = {
     "transformers": {
         "ResNetForImageClassification": _hf_resnet,

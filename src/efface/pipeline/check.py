@@ -22,7 +22,7 @@ from efface.network.core import Core
 
 
 @dataclass(frozen=True)
-class Finding:
+class Obstacle:
     """``fixed`` says that building the core already took care of it."""
 
     module: str
@@ -33,7 +33,7 @@ class Finding:
 
 def check(
     backbone: str | nn.Module, *, linearize: str = "last-block", num_classes: int = 2
-) -> list[Finding]:
+) -> list[Obstacle]:
     """All findings for a backbone; the last ones come from really differentiating the tail."""
     classes = [str(i) for i in range(num_classes)]
     core = Core(
@@ -69,11 +69,11 @@ def check_form(backbone: str | nn.Module, *, linearize: str = "last-block") -> F
     return FormReport(form.arithmetic, form.kind, choice.reasons, errors, parts)
 
 
-def _inspect(name: str, module: nn.Module) -> list[Finding]:
+def _inspect(name: str, module: nn.Module) -> list[Obstacle]:
     found = []
     if getattr(module, "inplace", False):
         found.append(
-            Finding(
+            Obstacle(
                 name,
                 "works in place, which would corrupt saved activations",
                 "runs on a copy of them while linearised",
@@ -81,15 +81,15 @@ def _inspect(name: str, module: nn.Module) -> list[Finding]:
             )
         )
     if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
-        found.append(Finding(name, f"dropout p = {module.p}", "switched off (eval mode)", True))
+        found.append(Obstacle(name, f"dropout p = {module.p}", "switched off (eval mode)", True))
     if isinstance(module, nn.modules.batchnorm._BatchNorm):
         found += _inspect_norm(name, module)
     if isinstance(module, nn.ReLU):
         fix = "becomes LeakyReLU (leaky_slope), as the paper found better"
-        found.append(Finding(name, "ReLU has a zero slope for half its inputs", fix, True))
+        found.append(Obstacle(name, "ReLU has a zero slope for half its inputs", fix, True))
     if isinstance(module, nn.MultiheadAttention | nn.TransformerEncoderLayer):
         found.append(
-            Finding(
+            Obstacle(
                 name,
                 "its fused path has no forward-mode derivative",
                 "use explicit q, k, v projections with scaled_dot_product_attention",
@@ -98,16 +98,16 @@ def _inspect(name: str, module: nn.Module) -> list[Finding]:
         )
     elif "scaled_dot_product_attention" in _source(module):
         found.append(
-            Finding(name, "fused attention", "runs through the math kernel while linearised", True)
+            Obstacle(name, "fused attention", "runs through the math kernel while linearised", True)
         )
     return found
 
 
-def _inspect_norm(name: str, norm: nn.modules.batchnorm._BatchNorm) -> list[Finding]:
+def _inspect_norm(name: str, norm: nn.modules.batchnorm._BatchNorm) -> list[Obstacle]:
     if norm.running_mean is None:
         fix = "train it with track_running_stats=True, or use GroupNorm"
-        return [Finding(name, "BatchNorm without running statistics mixes samples", fix, False)]
-    return [Finding(name, "BatchNorm", "statistics frozen, folded into the convolution", True)]
+        return [Obstacle(name, "BatchNorm without running statistics mixes samples", fix, False)]
+    return [Obstacle(name, "BatchNorm", "statistics frozen, folded into the convolution", True)]
 
 
 def _source(module: nn.Module) -> str:
@@ -117,7 +117,7 @@ def _source(module: nn.Module) -> str:
         return ""
 
 
-def _differentiate(core: Core) -> list[Finding]:
+def _differentiate(core: Core) -> list[Obstacle]:
     """Forward against reverse mode in float64, uᵀ(J v) = (Jᵀu)ᵀv for u = 1, on two random samples."""
     generator = torch.Generator().manual_seed(0)
     nn.init.normal_(core.tail.head.weight, std=0.1, generator=generator)
@@ -131,9 +131,9 @@ def _differentiate(core: Core) -> list[Finding]:
     except (RuntimeError, NotImplementedError, EffaceError) as error:
         text = str(error).splitlines()[0]
         fix = "choose a later boundary, or replace the module named in the message"
-        return [Finding("tail", f"cannot be differentiated: {text}", fix, False)]
+        return [Obstacle("tail", f"cannot be differentiated: {text}", fix, False)]
     both = float(tangent.sum()), float(gradient @ v)
     if abs(both[0] - both[1]) > 1e-8 * max(1.0, abs(both[0])):
         fix = "look for in-place operations and randomness in the tail"
-        return [Finding("tail", "forward and reverse mode disagree", fix, False)]
+        return [Obstacle("tail", "forward and reverse mode disagree", fix, False)]
     return []

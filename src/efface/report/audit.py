@@ -10,7 +10,7 @@ import numpy as np
 
 from efface.audit.methods import REFERENCE, Prominence, own_method, prominent
 from efface.report.figures import Band, Line, Point, Scale, bars, histograms, lines, scatter
-from efface.report.html import Card, Check, Figure, Report, Section, Table
+from efface.report.html import Card, Figure, HowToCheck, Report, Section, Table
 
 SETS = ("retained", "forgotten", "test")
 FLOOR = 1e-3  # of rates on logarithmic axes
@@ -44,8 +44,8 @@ def audit_report(values: dict[str, Any], title: str, command: str) -> Report:
         cards=_cards(values),
         sections=sections,
         checks=[
-            Check("Measure everything again.", command),
-            Check("All numbers behind this page are in the JSON file beside it."),
+            HowToCheck("Measure everything again.", command),
+            HowToCheck("All numbers behind this page are in the JSON file beside it."),
         ],
         digests={},
         made=datetime.now(UTC),

@@ -8,7 +8,7 @@ from typing import Any
 
 from efface.data.records import Records
 from efface.report.figures import Line, Scale, bars, lines
-from efface.report.html import Card, Check, Figure, Report, Section, Table
+from efface.report.html import Card, Figure, HowToCheck, Report, Section, Table
 from efface.report.images import Thumbnail, image_grid
 
 
@@ -197,15 +197,17 @@ def _errors_section(records: Records, predicted: list[str]) -> Section:
     )
 
 
-def _checks(out: Path) -> list[Check]:
+def _checks(out: Path) -> list[HowToCheck]:
     model = out / "model"
     return [
-        Check("Measure the accuracy of the saved model again.", f"efface evaluate {model} digits"),
-        Check(
+        HowToCheck(
+            "Measure the accuracy of the saved model again.", f"efface evaluate {model} digits"
+        ),
+        HowToCheck(
             "Train it again from the same settings, in a folder of your own.",
             f"efface train --config {out / 'config.toml'} --out my-model",
         ),
-        Check("The measured values behind this page are in `demo.json` beside it."),
+        HowToCheck("The measured values behind this page are in `demo.json` beside it."),
     ]
 
 

@@ -67,7 +67,7 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Check:
+class HowToCheck:
     """One way for the reader to check the report: what to look for, and the command that shows it."""
 
     text: str
@@ -82,7 +82,7 @@ class Report:
     subtitle: str = ""
     cards: Sequence[Card] = ()
     sections: Sequence[Section] = ()
-    checks: Sequence[Check] = ()
+    checks: Sequence[HowToCheck] = ()
     digests: Mapping[str, str] = field(default_factory=dict)
     made: datetime | None = None
 

@@ -67,7 +67,9 @@ class Step(StrEnum):
 def reach(step: Step) -> None:
     """Where tests kill the process: nothing happens unless EFFACE_TEST_KILL_AT names the step."""
     if os.environ.get(KILL_AT) == step.value:
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(
+            os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM)
+        )  # Windows: the latter kills
 
 
 def now() -> str:
@@ -75,7 +77,9 @@ def now() -> str:
 
 
 def sync_directory(path: Path) -> None:
-    """Make renames and deletions in ``path`` survive a power cut."""
+    """Make renames and deletions in ``path`` survive a power cut; Windows cannot open a folder for that."""
+    if os.name != "posix":
+        return
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -160,7 +164,8 @@ class Journal:
         }
         line = json.dumps(values, sort_keys=True).encode()
         rest = memoryview(line + b"\n")
-        handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, files.PRIVATE)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | files.BINARY
+        handle = os.open(self.path, flags, files.PRIVATE)
         try:
             end = os.fstat(handle).st_size
             try:

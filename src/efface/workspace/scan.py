@@ -309,7 +309,7 @@ def _row_arrays(file: Path) -> Iterator[np.ndarray]:
             if tensor.dim() >= 2 and len(tensor) and tensor.dtype != torch.bfloat16:
                 yield tensor.reshape(len(tensor), -1).numpy()
     elif file.name == "rows.bin" and (file.parent / "index.json").is_file():
-        size = int(np.prod(json.loads((file.parent / "index.json").read_text())["shape"]))
+        size = int(np.prod(json.loads((file.parent / "index.json").read_bytes())["shape"]))
         dtype = np.dtype(file.parent.name.rpartition("-")[2])
         memory = np.memmap(file, dtype=dtype, mode="r")
         yield memory[: len(memory) // size * size].reshape(-1, size)

@@ -10,7 +10,14 @@ import pytest
 import torch
 
 from efface.arithmetic.exact import tables
-from efface.arithmetic.exact.tables import DIGITS, FRACTION_BITS, FUNCTIONS, Table, entry, table
+from efface.arithmetic.exact.tables import (
+    DIGITS,
+    FRACTION_BITS,
+    FUNCTIONS,
+    FunctionTable,
+    entry,
+    table,
+)
 
 every_function = pytest.mark.parametrize("name", FUNCTIONS)
 
@@ -46,7 +53,7 @@ def test_between_entries_the_error_is_that_of_the_chord(name: str) -> None:
 
 
 def test_places_of_the_grid_give_their_entries() -> None:
-    f = Table(
+    f = FunctionTable(
         -1,
         1,
         1,

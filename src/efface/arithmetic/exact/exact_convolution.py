@@ -22,7 +22,7 @@ _convolve_backward = torch.ops.aten.convolution_backward.default
 
 
 @dataclass(frozen=True)
-class Geometry:
+class ConvolutionGeometry:
     """Everything about a convolution but its numbers, in aten's order."""
 
     stride: tuple[int, ...]
@@ -33,7 +33,7 @@ class Geometry:
     groups: int
 
     @classmethod
-    def of(cls, values: tuple, dims: int) -> Geometry:
+    def of(cls, values: tuple, dims: int) -> ConvolutionGeometry:
         """From aten's arguments; a single number stands for all ``dims`` directions."""
         stride, padding, dilation, transposed, output_padding, groups = values
         full = [_each(v, dims) for v in (stride, padding, dilation, output_padding)]
@@ -92,14 +92,16 @@ def transpose_bits(weight: Tensor, groups: int) -> tuple[int, int]:
     return product_bits(weight[:, 0].numel() // groups)
 
 
-def convolve(x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+def convolve(x: Tensor, weight: Tensor, geometry: ConvolutionGeometry) -> Tensor:
     """Σ of inputs and weights already on their grids."""
     if geometry.is_depthwise(weight):
         return _depthwise(x, weight, geometry)
     return positive_zeros(_convolve(x, weight, None, *geometry.arguments))
 
 
-def transpose_convolve(g: Tensor, x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+def transpose_convolve(
+    g: Tensor, x: Tensor, weight: Tensor, geometry: ConvolutionGeometry
+) -> Tensor:
     """The input's gradient from the output's, both g and weight already on their grids."""
     if geometry.is_depthwise(weight):
         return _depthwise_transpose(g, x, weight, geometry)
@@ -107,7 +109,7 @@ def transpose_convolve(g: Tensor, x: Tensor, weight: Tensor, geometry: Geometry)
     return positive_zeros(_convolve_backward(g, x, weight, None, *geometry.arguments, mask)[0])
 
 
-def weight_gradient(g: Tensor, x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+def weight_gradient(g: Tensor, x: Tensor, weight: Tensor, geometry: ConvolutionGeometry) -> Tensor:
     """The weight's gradient: a sum over samples and places, one grid for each channel of g and x."""
     bits = product_bits(len(g) * math.prod(g.shape[2:]))
     dims = (0, *range(2, g.dim()))
@@ -120,7 +122,7 @@ def bias_gradient(g: Tensor) -> Tensor:
     return exact_sum(g, (0, *range(2, g.dim())))
 
 
-def _windows(geometry: Geometry, size: tuple[int, ...], kernel: tuple[int, ...]):  # type: ignore[no-untyped-def]
+def _windows(geometry: ConvolutionGeometry, size: tuple[int, ...], kernel: tuple[int, ...]):  # type: ignore[no-untyped-def]
     """For each place in the kernel, the slices of the padded input that it meets."""
     (sh, sw), (dh, dw), (oh, ow) = geometry.stride, geometry.dilation, size
     for i in range(kernel[0]):
@@ -129,7 +131,7 @@ def _windows(geometry: Geometry, size: tuple[int, ...], kernel: tuple[int, ...])
             yield i, j, (..., rows, slice(j * dw, j * dw + (ow - 1) * sw + 1, sw))
 
 
-def _depthwise(x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+def _depthwise(x: Tensor, weight: Tensor, geometry: ConvolutionGeometry) -> Tensor:
     (ph, pw), kernel = geometry.padding, weight.shape[2:]
     padded = F.pad(x.contiguous(), (pw, pw, ph, ph))
     size = tuple(
@@ -142,7 +144,9 @@ def _depthwise(x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
     return out
 
 
-def _depthwise_transpose(g: Tensor, x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+def _depthwise_transpose(
+    g: Tensor, x: Tensor, weight: Tensor, geometry: ConvolutionGeometry
+) -> Tensor:
     (ph, pw), (h, w) = geometry.padding, x.shape[2:]
     padded = g.new_zeros(*x.shape[:2], h + 2 * ph, w + 2 * pw)
     for i, j, window in _windows(geometry, tuple(g.shape[2:]), weight.shape[2:]):

@@ -90,7 +90,7 @@ class Products:
         )
 
     def _input_gradient(
-        self, g: Tensor, x: Tensor, weight: Tensor, geometry: conv.Geometry
+        self, g: Tensor, x: Tensor, weight: Tensor, geometry: conv.ConvolutionGeometry
     ) -> Tensor:
         bits = conv.transpose_bits(weight, geometry.groups)
         form = partial(conv.weight_for_inputs, bits=bits[1], groups=geometry.groups)
@@ -99,8 +99,8 @@ class Products:
         return conv.transpose_convolve(rounded_g, x, kernel, geometry)
 
 
-def _geometry(weight: Tensor, values: tuple) -> conv.Geometry:
-    geometry = conv.Geometry.of(values, weight.dim() - 2)
+def _geometry(weight: Tensor, values: tuple) -> conv.ConvolutionGeometry:
+    geometry = conv.ConvolutionGeometry.of(values, weight.dim() - 2)
     if geometry.transposed:
         raise NotImplementedError("a transposed convolution")
     return geometry

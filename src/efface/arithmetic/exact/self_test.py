@@ -14,7 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from efface.arithmetic.exact.exact_convolution import Geometry, convolve, transpose_convolve
+from efface.arithmetic.exact.exact_convolution import (
+    ConvolutionGeometry,
+    convolve,
+    transpose_convolve,
+)
 from efface.arithmetic.exact.roots import square_root
 from efface.errors import EffaceError
 
@@ -60,7 +64,7 @@ def _convolutions() -> bool:
 
 def _convolution(groups: int, channels: int, side: int = 9) -> bool:
     """3 × 3 and its transpose against patches in int64."""
-    geometry = Geometry((1, 1), (1, 1), (1, 1), False, (0, 0), groups)
+    geometry = ConvolutionGeometry((1, 1), (1, 1), (1, 1), False, (0, 0), groups)
     x = _integers(2, channels, side, side, bits=23, seed=groups).abs()
     w = _integers(channels, channels // groups, 3, 3, bits=23, seed=groups + 1).abs()
     forward = convolve(x.double(), w.double(), geometry)

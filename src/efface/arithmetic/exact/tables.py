@@ -86,7 +86,7 @@ FUNCTIONS = {
 
 
 @dataclass(frozen=True)
-class Table:
+class FunctionTable:
     """Entries v and their differences on a grid of step 2^(−k) from ``lo`` to ``hi``."""
 
     lo: int
@@ -111,12 +111,12 @@ class Table:
 
 
 @cache
-def table(name: str) -> Table:
+def table(name: str) -> FunctionTable:
     """The table of a function in ``FUNCTIONS``, built once a process."""
     f = FUNCTIONS[name]
     values = torch.from_numpy(entries(f))
     differences = torch.cat([values.diff(), values.new_zeros(1)])  # exact: multiples of 2^(−p)
-    return Table(f.lo, f.hi, f.k, values, differences)
+    return FunctionTable(f.lo, f.hi, f.k, values, differences)
 
 
 def entries(f: Function) -> np.ndarray:

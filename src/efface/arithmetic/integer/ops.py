@@ -125,7 +125,7 @@ def read(module: nn.Module, *, fold: bool = True) -> list[Op]:
         raise
     except Exception as error:
         raise NoIntegerForm(f"torch.fx cannot trace it: {str(error).splitlines()[0]}") from error
-    return _Reader(module, fold).read(graph)
+    return _NetworkReader(module, fold).read(graph)
 
 
 class _Tracer(fx.Tracer):
@@ -134,7 +134,7 @@ class _Tracer(fx.Tracer):
         return ours or super().is_leaf_module(m, qualified_name)
 
 
-class _Reader:
+class _NetworkReader:
     def __init__(self, module: nn.Module, fold: bool) -> None:
         self.module, self.fold = module, fold
         self.ops: list[Op] = []

@@ -30,7 +30,7 @@ PYTHON_FILES: tuple[str, ...] = (*TRAIN, TEST, "batches.meta")
 
 
 @dataclass(frozen=True)
-class Batch:
+class CifarBatch:
     images: np.ndarray  # (n, 32, 32, 3)
     labels: np.ndarray  # (n,)
 
@@ -50,23 +50,23 @@ def find_python(root: Path, variant: str = "") -> Found:
     return _found(classes, train, _python(root / TEST))
 
 
-def _binary(path: Path) -> Batch:
+def _binary(path: Path) -> CifarBatch:
     size = path.stat().st_size
     if size == 0 or size % (1 + PIXELS):
         message = f"{path} has {size} bytes, which is no multiple of {1 + PIXELS}."
         raise FormatError(message, AGAIN)
     table = np.memmap(path, np.uint8, mode="r").reshape(-1, 1 + PIXELS)
-    return Batch(_channels_last(table[:, 1:]), np.asarray(table[:, 0]))
+    return CifarBatch(_channels_last(table[:, 1:]), np.asarray(table[:, 0]))
 
 
-def _python(path: Path) -> Batch:
+def _python(path: Path) -> CifarBatch:
     content = read_batch(path)
     pixels = _entry(path, content, "data", np.ndarray)
     labels = _entry(path, content, "labels", list)
     if pixels.shape != (len(labels), PIXELS) or not all(isinstance(v, int) for v in labels):
         message = f"{path} has {len(labels)} labels for data of shape {pixels.shape}."
         raise FormatError(message, AGAIN)
-    return Batch(_channels_last(pixels), np.array(labels, dtype=np.int64))
+    return CifarBatch(_channels_last(pixels), np.array(labels, dtype=np.int64))
 
 
 def _channels_last(pixels: np.ndarray) -> np.ndarray:
@@ -86,7 +86,7 @@ def _text(value: object) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
-def _found(classes: Sequence[str], train: Sequence[Batch], test: Batch) -> Found:
+def _found(classes: Sequence[str], train: Sequence[CifarBatch], test: CifarBatch) -> Found:
     rows: list[Row] = []
     for name, split, batches in (("train", Split.USER, train), ("test", Split.TEST, [test])):
         at = [(batch, i) for batch in batches for i in range(len(batch.labels))]

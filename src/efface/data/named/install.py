@@ -169,6 +169,6 @@ def _publish(
                 (folder / inner).unlink()
         locate(Spec(dataset.name, folder=folder))
         values = {"schema": SCHEMA, "archives": receipt}
-        (folder / RECEIPT).write_text(json.dumps(values, indent=1))
+        (folder / RECEIPT).write_text(json.dumps(values, indent=1), encoding="utf-8")
         folder.rename(target)
     return Installed(target, tuple(receipt))

@@ -25,7 +25,7 @@ ROOT_VARIABLE = "EFFACE_DATA"
 
 
 @dataclass(frozen=True)
-class Layout:
+class ArchiveLayout:
     """One archive as it lies on disk after unpacking.
 
     marks     what its folder holds, each with its alternative spellings
@@ -70,9 +70,13 @@ def _each(*names: str) -> tuple[tuple[str, ...], ...]:
 
 IDX_MARKS = tuple(idx.spellings(name) for name in idx.FILES)
 LAYOUTS = (
-    Layout("cifar10", cifar.find_binary, _each(*cifar.BINARY_FILES), ("cifar-10-batches-bin",)),
-    Layout("cifar10", cifar.find_python, _each(*cifar.PYTHON_FILES), ("cifar-10-batches-py",)),
-    Layout(
+    ArchiveLayout(
+        "cifar10", cifar.find_binary, _each(*cifar.BINARY_FILES), ("cifar-10-batches-bin",)
+    ),
+    ArchiveLayout(
+        "cifar10", cifar.find_python, _each(*cifar.PYTHON_FILES), ("cifar-10-batches-py",)
+    ),
+    ArchiveLayout(
         "caltech256",
         caltech.find_caltech256,
         tops=("256_ObjectCategories",),
@@ -80,7 +84,7 @@ LAYOUTS = (
         variants=caltech.VARIANT,
         channels="rgb",
     ),
-    Layout(
+    ArchiveLayout(
         "caltech101",
         caltech.find_caltech101,
         tops=("101_ObjectCategories",),
@@ -88,13 +92,13 @@ LAYOUTS = (
         variants=caltech.VARIANT,
         channels="rgb",
     ),
-    Layout(
+    ArchiveLayout(
         "mit67",
         find_indoor,
         (("Images", "indoorCVPR_09/Images"), ("TrainImages.txt",), ("TestImages.txt",)),
         channels="rgb",
     ),
-    Layout(
+    ArchiveLayout(
         "stanford-dogs",
         find_dogs,
         (
@@ -104,7 +108,7 @@ LAYOUTS = (
         ),
         channels="rgb",
     ),
-    Layout(
+    ArchiveLayout(
         "cub200",
         find_cub,
         _each(
@@ -113,7 +117,7 @@ LAYOUTS = (
         ("CUB_200_2011",),
         channels="rgb",
     ),
-    Layout(
+    ArchiveLayout(
         "fgvc-aircraft",
         find_aircraft,
         tuple(
@@ -127,8 +131,8 @@ LAYOUTS = (
         variants="variant|family|manufacturer",
         channels="rgb",
     ),
-    Layout("fashion-mnist", idx.find_fashion_mnist, IDX_MARKS, ("FashionMNIST",)),
-    Layout("mnist", idx.find_mnist, IDX_MARKS, ("MNIST",)),
+    ArchiveLayout("fashion-mnist", idx.find_fashion_mnist, IDX_MARKS, ("FashionMNIST",)),
+    ArchiveLayout("mnist", idx.find_mnist, IDX_MARKS, ("MNIST",)),
 )
 NAMES = tuple(dict.fromkeys(layout.name for layout in LAYOUTS))
 
@@ -160,7 +164,7 @@ def parse(spec: PathLike) -> Spec | None:
     return None
 
 
-def recognise(folder: PathLike) -> tuple[Layout, Path] | None:
+def recognise(folder: PathLike) -> tuple[ArchiveLayout, Path] | None:
     """The layout of a folder given as a path, and where its marks are; None for any other folder."""
     root = Path(folder).expanduser().absolute()
     here = [layout for layout in LAYOUTS if not layout.missing(root)]
@@ -176,7 +180,7 @@ def recognise(folder: PathLike) -> tuple[Layout, Path] | None:
     return _only(inside, root) if inside else None
 
 
-def _only(found: Sequence[tuple[Layout, Path]], root: Path) -> tuple[Layout, Path]:
+def _only(found: Sequence[tuple[ArchiveLayout, Path]], root: Path) -> tuple[ArchiveLayout, Path]:
     """The one that was found; idx files are told apart by the names of the folders around them."""
     names = sorted({layout.name for layout, _ in found}, key=len, reverse=True)
     if len({place for _, place in found}) == 1 and len(names) > 1:
@@ -211,7 +215,7 @@ def _with_subfolders(folder: Path) -> list[Path]:
 # Finding and reading it.
 
 
-def locate(spec: Spec, root: Path | None = None) -> tuple[Layout, Path]:
+def locate(spec: Spec, root: Path | None = None) -> tuple[ArchiveLayout, Path]:
     """The folder that a spec means: below its DIR, else below ``root`` (the data root)."""
     layouts = [layout for layout in LAYOUTS if layout.name == spec.name]
     for layout in layouts:
@@ -230,7 +234,7 @@ def folder_of(name: str, root: Path) -> str | None:
         return None
 
 
-def _places(layout: Layout, spec: Spec, root: Path | None) -> Iterator[Path]:
+def _places(layout: ArchiveLayout, spec: Spec, root: Path | None) -> Iterator[Path]:
     if spec.folder is not None:
         yield spec.folder
         return
@@ -239,7 +243,7 @@ def _places(layout: Layout, spec: Spec, root: Path | None) -> Iterator[Path]:
     yield from (root / top for top in layout.tops)
 
 
-def _not_found(layouts: Sequence[Layout], spec: Spec, root: Path | None) -> EffaceError:
+def _not_found(layouts: Sequence[ArchiveLayout], spec: Spec, root: Path | None) -> EffaceError:
     """Names the file that is missing where most of the others are, or else all that was looked for."""
     tried = [
         (layout, place)
@@ -259,7 +263,7 @@ def _not_found(layouts: Sequence[Layout], spec: Spec, root: Path | None) -> Effa
     return FormatError(message, f"{get}; {where}.")
 
 
-def _incomplete(layouts: Sequence[Layout], place: Path) -> FormatError:
+def _incomplete(layouts: Sequence[ArchiveLayout], place: Path) -> FormatError:
     name = " or ".join(layout.name for layout in layouts)
     missing = ", ".join(layouts[0].missing(place))
     fix = f"unpack all of its official archives there; see `efface data get {layouts[0].name}`."
@@ -272,6 +276,6 @@ def find_named(spec: Spec) -> Found:
     return find_layout(layout, place, spec.variant)
 
 
-def find_layout(layout: Layout, place: Path, variant: str = "") -> Found:
+def find_layout(layout: ArchiveLayout, place: Path, variant: str = "") -> Found:
     """The rows below ``place``, with the official classes and split."""
     return replace(layout.find(place, variant), channels=layout.channels, below=place)

@@ -40,7 +40,7 @@ NUM_DIGITS_OWNERS, NUM_DIGITS_COHORTS = 60, 4
 
 
 @dataclass(frozen=True)
-class Table:
+class ArrayTable:
     """Images with columns of the same length."""
 
     images: np.ndarray  # (n, h, w) or (n, h, w, channels)
@@ -107,7 +107,7 @@ def _header_2(file: Any) -> Any:
     return np.lib.format.read_array_header_2_0(file)
 
 
-def _one_table(arrays: dict[str, np.ndarray]) -> list[Table]:
+def _one_table(arrays: dict[str, np.ndarray]) -> list[ArrayTable]:
     """Takes ``images`` and everything of its length; what is left in ``arrays`` was not used."""
     images = _pixels(arrays, "images")
     if "labels" not in arrays:
@@ -119,10 +119,10 @@ def _one_table(arrays: dict[str, np.ndarray]) -> list[Table]:
             columns[singular] = _column(arrays, name, len(images))
         elif len(np.atleast_1d(arrays[name])) == len(images) and name != "label":
             columns[name] = _column(arrays, name, len(images))
-    return [Table(images, columns)]
+    return [ArrayTable(images, columns)]
 
 
-def _part_tables(arrays: dict[str, np.ndarray]) -> list[Table]:
+def _part_tables(arrays: dict[str, np.ndarray]) -> list[ArrayTable]:
     parts = [part for part in ("core", "train", "test") if f"x_{part}" in arrays]
     if not parts:
         fix = "store x_train and y_train, or images and labels."
@@ -131,7 +131,7 @@ def _part_tables(arrays: dict[str, np.ndarray]) -> list[Table]:
     for part in parts:
         images = _pixels(arrays, f"x_{part}")
         columns = {"label": _column(arrays, f"y_{part}", len(images))}
-        tables.append(Table(images, columns, f"{part}/", SPLITS[part]))
+        tables.append(ArrayTable(images, columns, f"{part}/", SPLITS[part]))
     return tables
 
 

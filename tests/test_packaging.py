@@ -1,0 +1,88 @@
+"""The project's own files agree: one version, a site with every page, a workflow that calls make."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from importlib.metadata import version
+from typing import Any
+
+import pytest
+import yaml
+from tests.places import ROOT
+from tests.test_house import GROUND, ROOMS
+
+import efface
+from efface.version import VERSION
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+SITE = yaml.load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
+WORKFLOW = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8"))
+
+
+def test_the_version_is_written_in_one_place() -> None:
+    """pyproject.toml has it, the package reads it, the citation and the changelog speak of the same."""
+    assert PROJECT["version"] == version("efface") == VERSION == efface.__version__
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == VERSION
+    assert f"## {VERSION}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    literal = re.compile(rf"[\"']{re.escape(VERSION)}[\"']")
+    sources = (ROOT / "src" / "efface").rglob("*.py")
+    assert [p.name for p in sources if literal.search(p.read_text(encoding="utf-8"))] == []
+
+
+def leaves(nav: Any) -> list[str]:
+    if isinstance(nav, str):
+        return [nav]
+    values = nav.values() if isinstance(nav, dict) else nav
+    return [leaf for value in values for leaf in leaves(value)]
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    shown = leaves(SITE["nav"])
+    assert len(shown) == len(set(shown))
+    written = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    assert written - set(shown) == set()
+    assert {f"api/{room}.md" for room in ("ground", *ROOMS)} <= set(shown)
+    assert GROUND, "they share the page api/ground.md"
+
+
+def test_the_site_needs_nothing_from_elsewhere() -> None:
+    assert SITE["theme"]["font"] == "false"
+    assert not {"extra_javascript", "extra_css"} & set(SITE)
+
+
+def test_the_workflow_covers_the_systems_and_pythons_and_only_calls_make() -> None:
+    matrix = WORKFLOW["jobs"]["test"]["strategy"]["matrix"]
+    assert matrix["python"] == ["3.11", "3.12", "3.13", "3.14"]
+    assert {name.partition("-")[0] for name in matrix["os"]} == {"ubuntu", "macos", "windows"}
+    assert PROJECT["requires-python"] == f">={matrix['python'][0]}"
+    runs = [
+        step["run"] for job in WORKFLOW["jobs"].values() for step in job["steps"] if "run" in step
+    ]
+    assert runs
+    assert all(run.startswith("make ") for run in runs)
+
+
+def test_every_dependency_is_pinned() -> None:
+    pins = (ROOT / "constraints.txt").read_text(encoding="utf-8").lower().replace("_", "-")
+    extras = [one for extra in PROJECT["optional-dependencies"].values() for one in extra]
+    names = {
+        re.split(r"[\[<>=]", one)[0].lower().replace("_", "-")
+        for one in (*PROJECT["dependencies"], *extras)
+    }
+    unpinned = {name for name in names - {"efface"} if f"\n{name}==" not in pins}
+    assert unpinned <= {"timm"}, (
+        "timm asks for torchvision, which does not import beside a CPU torch"
+    )
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml")), ids=lambda p: p.name
+)
+def test_issue_templates_are_forms(path: Any) -> None:
+    values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if path.name != "config.yml":
+        assert {"name", "description", "body"} <= set(values)
+        identities = [part["id"] for part in values["body"] if part["type"] != "markdown"]
+        assert len(identities) == len(set(identities)) > 0
