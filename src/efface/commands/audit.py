@@ -53,7 +53,7 @@ def audit(
 
     opened = Workspace.open(workspace, module=trusted_module(trust_module), recover=False)
     with show("audit", mode_for(as_json=json)) as progress:
-        asked, test = _read(opened, data, owner, id_)
+        asked, test = read(opened, data, owner, id_)
         settings = Settings(seeds=1, worlds=worlds, canaries=canaries, seed=seed)
         values = run(opened, asked, test, settings, out, progress, owners=owner or ())
     finish(values, as_json=json, render=lambda console: _render(console, values))
@@ -142,8 +142,8 @@ def _in_core(workspace: Workspace, asked: Records, owners: Sequence[str]) -> int
     return len(named | shown)
 
 
-def _read(
-    workspace: Workspace, spec: str, owner: list[str] | None, ids: list[str] | None
+def read(
+    workspace: Workspace, data: str | Records, owner: list[str] | None, ids: list[str] | None
 ) -> tuple[Records, Records]:
     """The records in question, with the model's classes, and the test records."""
     from efface.audit.served import beside
@@ -152,13 +152,13 @@ def _read(
 
     if (owner is None) == (ids is None):
         raise EffaceError("whose records?", "give --owner or --id, either repeated as needed.")
-    found = Records.open(spec)
+    found = Records.open(data) if isinstance(data, str) else data
     mine = found.where(lambda record: record.split is not Split.TEST)
     asked = mine.select(owner=owner) if owner is not None else found.select(ids=ids)
     classes = workspace.settings["classes"]
     if not len(asked) or not len(found.test):
         raise EffaceError(
-            f"{spec} holds {len(asked)} of these records and {len(found.test)} test records.",
+            f"{data} holds {len(asked)} of these records and {len(found.test)} test records.",
             "an audit needs both; check the spelling and the split.",
         )
     return beside(Records(asked, classes)), Records(found.test, classes)

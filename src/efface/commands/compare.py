@@ -13,6 +13,7 @@ from efface.progress import mode_for, part, show
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from efface.data.records import Records
     from efface.pipeline.config import Config
 
 EXAMPLES = """\
@@ -86,8 +87,12 @@ def run(
     owner: str | None,
     out: Path,
     progress: Any,
+    records: Records | None = None,
 ) -> dict[str, Any]:
-    """Train, measure, and write ``compare.json`` and ``report.html`` into ``out``."""
+    """Train, measure, and write ``compare.json`` and ``report.html`` into ``out``.
+
+    The data are those of the config, or ``records``.
+    """
     import numpy as np
     import torch
 
@@ -97,7 +102,7 @@ def run(
     from efface.model.request import Request
     from efface.report.audit import audit_report
 
-    records = config.data.build()
+    records = config.data.build() if records is None else records
     core = config.core.build(records.classes)
     if features is not None:
         user = config.user.model_copy(update={"features": features})

@@ -66,9 +66,10 @@ class Records(Sequence[Record]):
         self._classes = promises.class_list(self._records, classes)
         self._skipped = tuple(skipped)
         self._remarks = tuple(remarks)
+        # First: such a record may have one id in both, if that is made of its content.
+        promises.check_core_and_user_are_disjoint(self._records)
         promises.check_ids(self._records)
         promises.check_labels(self._records, self._classes)
-        promises.check_core_and_user_are_disjoint(self._records)
 
     # constructors
 

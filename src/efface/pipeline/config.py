@@ -39,6 +39,7 @@ class DataConfig(_Table):
 
     Without ``core_fraction`` the data's own core/user split stands; without ``channels`` all images
     must agree; without ``classes`` the list is the data's own, or that of the core records' labels.
+    ``label_type`` is for models trained in Python on labels that are numbers.
     """
 
     spec: str = Field(min_length=1)
@@ -47,11 +48,12 @@ class DataConfig(_Table):
     seed: int = 0
     channels: Literal["gray", "rgb"] | None = None
     skip_bad: bool = False
+    label_type: Literal["integer"] | None = None
 
     def build(self) -> Records:
         from efface.data.records import Records
 
-        return Records.open(self.spec, **self.model_dump(exclude={"spec"}))
+        return Records.open(self.spec, **self.model_dump(exclude={"spec", "label_type"}))
 
 
 class StageConfig(_Table):
