@@ -58,7 +58,8 @@ def _core_with(core: Core, index: list[int]) -> Core:
         seed=core.seed,
     )
     tensors = {**core.tensors, **core.statistics}
-    for name in ("tail.head.weight", "tail.head.bias"):
+    head = next(name for name, module in core.tail.named_modules() if module is core.tail.head)
+    for name in (f"tail.{head}.weight", f"tail.{head}.bias"):
         tensors[name] = tensors[name][index]
     made.load_tensors(tensors)
     return made

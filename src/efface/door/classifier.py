@@ -246,7 +246,8 @@ class ForgettingClassifier(Questions, ClassifierMixin, BaseEstimator):
     @property
     def classes_(self) -> np.ndarray:
         """The class list, in the order of the outputs; whole numbers if the labels were."""
-        return self._kind.classes(self._fitted.model.classes)
+        home = self._fitted
+        return self._kind.classes(home.model.classes)
 
     @property
     def records_(self) -> Records:
@@ -306,7 +307,8 @@ class ForgettingClassifier(Questions, ClassifierMixin, BaseEstimator):
         self.backbone = self.backbone if module is None else module
         self._kind = LabelKind(integer)
         self._home = Folder(workspace, from_labels)
-        self.classes = None if from_labels else self.classes_.tolist()
+        names = self.classes_.tolist()  # reads the model: what is wrong with it is said now
+        self.classes = None if from_labels else names
         self._settings = self._config if config is None else config
         return self
 

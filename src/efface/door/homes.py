@@ -15,7 +15,7 @@ from efface.data.readers.examples import label_name, name_of, values_of
 from efface.data.record import Split
 from efface.data.records import Records
 from efface.door.classes import classes_left, only_with
-from efface.errors import RecordError
+from efface.errors import EffaceError, RecordError
 from efface.guarantee.certificates import Certificate, ExactCertificate, Guarantee
 from efface.model.mixed_linear import Current, MixedLinear
 from efface.model.request import Request, meant
@@ -143,16 +143,31 @@ class Folder(Home):
         return result.certificate if smaller is None else as_forgotten(smaller, result.certificate)
 
     def _drop_empty(self) -> MixedLinear | None:
-        """Publish the model without classes that nobody has, by one rename as a new training is."""
-        labels = set(self.workspace.records.column("label"))
-        if labels >= set(self.workspace.settings["classes"]):
+        """Publish the model without classes that nobody has, by one rename as a new training is.
+
+        If somebody else changes the model meanwhile, it begins anew with theirs.
+        """
+        while True:
+            before = self.workspace.number
+            try:
+                return self._drop_empty_of(before)
+            except (EffaceError, OSError):
+                if self.workspace.number == before:
+                    raise
+
+    def _drop_empty_of(self, release: int) -> MixedLinear | None:
+        workspace = self.workspace
+        if set(workspace.records.column("label")) >= set(workspace.settings["classes"]):
             return None
-        smaller = without_empty(self.workspace.model())
+        smaller = without_empty(workspace.model())
         if smaller is not None:
-            config = (self.workspace.base / "config.toml").read_text(encoding="utf-8")
-            path, module = self.workspace.path, self.workspace.module
             self.workspace = Workspace.create(
-                path, smaller, config=config, module=module, overwrite=True
+                workspace.path,
+                smaller,
+                config=(workspace.base / "config.toml").read_text(encoding="utf-8"),
+                module=workspace.module,
+                overwrite=True,
+                instead_of=release,
             )
         return smaller
 
