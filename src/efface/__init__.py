@@ -2,6 +2,11 @@
 
 >>> import efface
 >>> data = efface.Records.digits()
+>>> clf = efface.ForgettingClassifier("cnn").fit(data)  # or images, labels, owners=…
+>>> receipt = clf.forget(owner="u07")
+
+The same from its parts:
+
 >>> core = efface.Core("cnn", classes=data.classes).fit(data.core)
 >>> model = efface.MixedLinear(core).fit(data.user)
 >>> model.accuracy(data.test)  # doctest: +SKIP
