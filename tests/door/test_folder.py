@@ -210,7 +210,7 @@ def test_it_leaves_when_the_folder_is_opened_if_it_could_not_before(tmp_path: Pa
     path = tmp_path / "model"
     without_core().fit(IMAGES, RARE, owners=OWNERS).save(path)
     Workspace.open(path, module=network()).forget(owner="u8")
-    assert b"iguana" in (Workspace(path).base / "core.json").read_bytes()
+    assert b"iguana" in (Workspace(path).inventory.base / "core.json").read_bytes()
     clf = ForgettingClassifier.load(path, module=network())
     assert digests(clf) == digests(without_core().fit(IMAGES[OTHERS], RARE[OTHERS]))
     assert clf.verify()["ok"]

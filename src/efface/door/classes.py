@@ -19,12 +19,13 @@ from efface.data.records import Records
 from efface.model.mixed_linear import MixedLinear
 from efface.network.core import Core
 from efface.parts.compact.rows import Rows
-from efface.parts.forgetting import require_model_data
+from efface.parts.part import require_training_data
+from efface.parts.table import part_named
 
 
 def classes_left(model: MixedLinear) -> tuple[str, ...]:
     """The classes that some record of the model has, in their order."""
-    present = set(require_model_data(model.data).records.column("label"))
+    present = set(require_training_data(model.data).records.column("label"))
     return tuple(name for name in model.classes if name in present)
 
 
@@ -32,17 +33,17 @@ def only_with(model: MixedLinear, classes: tuple[str, ...]) -> MixedLinear:
     """The model with these of its classes alone, fitted on the same records; they have no others."""
     index = [model.classes.index(name) for name in classes]
     core = _core_with(model.core, index)
-    settings = model.user.settings
     kept = {name: tensor for name, tensor in model.user.tensors.items() if name != "theta"}
-    made = MixedLinear._with_user(core, settings, kept, None)
-    data = require_model_data(model.data)
+    part = part_named(model.user.kind).load(core, model.user.settings, kept)
+    made = MixedLinear(core, part)
+    data = require_training_data(model.data)
     assert data.rows is not None
     rows = data.rows.whole()
     rows = Rows(rows.features, np.ascontiguousarray(rows.targets[:, index]))
     records = Records(data.records, classes)
     labels = torch.from_numpy(records.labels)
     made.data = replace(data, records=records, labels=labels, rows=rows)
-    made.solution, made.forgotten = made.user.add(rows), model.forgotten
+    made.solution, made.forgotten = made.user.learn(made.data), model.forgotten
     return made
 
 

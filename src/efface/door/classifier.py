@@ -28,6 +28,7 @@ from efface.door.settings import (
 )
 from efface.errors import EffaceError
 from efface.guarantee.certificates import Certificate, Guarantee
+from efface.parts.table import part_named
 from efface.pipeline.config import Config, to_toml
 from efface.progress import Progress
 from efface.workspace import Workspace
@@ -152,7 +153,7 @@ class ForgettingClassifier(Questions, ClassifierMixin, BaseEstimator):
             seed=self.seed,
             skip_bad=self.skip_bad,
         )
-        if gathered.from_labels and self.user != "compact":
+        if gathered.from_labels and part_named(self.user).noisy:
             names = gathered.kind.classes(gathered.records.classes).tolist()
             fix = f"list them, if the list is yours to choose: classes={names!r:.200}."
             raise EffaceError("the tangent part needs a class list that is not people's.", fix)
@@ -297,7 +298,7 @@ class ForgettingClassifier(Questions, ClassifierMixin, BaseEstimator):
         short by a crash is finished first.
         """
         workspace = Workspace.open(path, module=module)
-        config = saved_settings(workspace.base)
+        config = saved_settings(workspace.inventory.base)
         if config is None:  # made with Workspace.create
             self, from_labels, integer = cls(), False, False
         else:

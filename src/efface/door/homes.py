@@ -17,13 +17,12 @@ from efface.data.records import Records
 from efface.door.classes import classes_left, only_with
 from efface.errors import EffaceError, RecordError
 from efface.guarantee.certificates import Certificate, ExactCertificate, Guarantee
-from efface.model.mixed_linear import Current, MixedLinear
+from efface.model.mixed_linear import MixedLinear
 from efface.model.request import Request, meant
-from efface.parts.forgetting import require_model_data
+from efface.parts.part import require_training_data
 from efface.progress import Progress
 from efface.workspace import Workspace
-from efface.workspace.protocol import arguments
-from efface.workspace.store import first_certificate
+from efface.workspace.published import Current, load
 
 
 class Home(ABC):
@@ -71,7 +70,7 @@ class Memory(Home):
 
     @property
     def records(self) -> Records:
-        return require_model_data(self._model.data).records
+        return require_training_data(self._model.data).records
 
     def forget(
         self,
@@ -84,7 +83,7 @@ class Memory(Home):
         request, notes = meant(request, self.records.owners)
         warn_of(notes)
         certificate = self._model.forget(
-            **arguments(request),
+            request,
             user_part_only=user_part_only,
             guarantee=guarantee,
             progress=progress,
@@ -113,9 +112,9 @@ class Folder(Home):
 
     @property
     def model(self) -> MixedLinear:
-        published = self.workspace.current
+        published = self.workspace.inventory.current
         if self._served is None or self._served[0] != published:
-            model = MixedLinear.load(self.workspace.path, module=self.workspace.module)
+            model = load(self.workspace.path, module=self.workspace.inventory.module)
             self._served = published, model
         return self._served[1]
 
@@ -132,7 +131,7 @@ class Folder(Home):
         progress: Progress | None,
     ) -> Certificate:
         result = self.workspace.forget(
-            **arguments(request),
+            request,
             user_part_only=user_part_only,
             guarantee=guarantee,
             progress=progress,
@@ -164,8 +163,8 @@ class Folder(Home):
             self.workspace = Workspace.create(
                 workspace.path,
                 smaller,
-                config=(workspace.base / "config.toml").read_text(encoding="utf-8"),
-                module=workspace.module,
+                config=(workspace.inventory.base / "config.toml").read_text(encoding="utf-8"),
+                module=workspace.inventory.module,
                 overwrite=True,
                 instead_of=release,
             )
@@ -208,7 +207,7 @@ def without_empty(model: MixedLinear) -> MixedLinear | None:
 
 def as_forgotten(model: MixedLinear, certificate: Certificate) -> Certificate:
     """The certificate of the smaller model, about the records of the request."""
-    made = first_certificate(model, require_model_data(model.data))
+    made = model.user.first_certificate(require_training_data(model.data), model.solution)
     assert isinstance(made, ExactCertificate)
     people = getattr(certificate, "num_people", 0)
     return replace(made, num_forgotten=certificate.num_forgotten, num_people=people)

@@ -65,7 +65,7 @@ class Questions(ABC):
         owners = [] if owner is None else [str(owner)]
         names = [ids] if isinstance(ids, str) else [str(value) for value in ids]
         wanted = {"records": records, "owners": owners, "ids": names, "digests": digests}
-        found = look(folder.path, module=folder.module, **wanted)
+        found = look(folder.path, module=folder.inventory.module, **wanted)
         return {
             "workspace": str(folder.path),
             "clean": found.clean,
@@ -129,4 +129,4 @@ class Questions(ABC):
     def _looked_at(self) -> Workspace:
         """The folder, opened anew such that nothing in it is changed."""
         folder = self._folder
-        return Workspace.open(folder.path, module=folder.module, recover=False)
+        return Workspace.open(folder.path, module=folder.inventory.module, recover=False)
