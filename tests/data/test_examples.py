@@ -161,6 +161,29 @@ def test_an_encoded_dataset_is_read_as_it_is_stored() -> None:
     assert records.owners == tuple(OWNERS)
 
 
+def test_one_split_is_to_be_chosen() -> None:
+    cells = [{"bytes": png(pixels), "path": None} for pixels in RGB]
+    features = {"image": FakeImage(), "label": None}
+    splits = {"train": FakeDataset({"image": cells, "label": LABELS}, features)}
+    with pytest.raises(EffaceError, match=r"choose one: dataset\['train'\]"):
+        Records.from_dataset(splits)
+    with pytest.raises(EffaceError, match="this has the splits train"):
+        Pictures.of(splits)
+
+
+def test_the_real_datasets_if_they_are_here(tmp_path: Path) -> None:
+    """The same records as from the Parquet file that it writes."""
+    datasets = pytest.importorskip("datasets")
+    kinds = {"image": datasets.Image(), "label": datasets.ClassLabel(names=["cat", "dog"])}
+    columns = {"image": [Image.fromarray(pixels) for pixels in RGB], "label": [0, 1] * 3}
+    data = datasets.Dataset.from_dict(columns, features=datasets.Features(kinds))
+    data.to_parquet(tmp_path / "data.parquet")
+    found = Records.from_dataset(data.with_format("numpy"))
+    assert found.digests == Records.from_parquet(tmp_path / "data.parquet").digests
+    assert found.column("label") == LABELS
+    np.testing.assert_array_equal(found[2].image(), RGB[2])
+
+
 def test_declared_names_are_a_list_and_a_folders_names_are_not() -> None:
     features = {"image": FakeImage(), "label": FakeLabel(["cat", "dog"])}
     cells = [{"bytes": png(pixels), "path": None} for pixels in RGB]

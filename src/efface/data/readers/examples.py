@@ -45,6 +45,7 @@ def examples_of(
     data: Any, *, image: str | None = None, label: str = "label", root: PathLike | None = None
 ) -> Examples:
     """What ``data`` holds; ``image`` and ``label`` name columns, ``root`` is where relative paths begin."""
+    _check_one(data)
     below = None if root is None else Path(root).expanduser()
     if is_table(data):
         return _of_columns(_frame_columns(data), image, label, below)
@@ -53,6 +54,13 @@ def examples_of(
     if is_dataset(data):
         return dataset_examples(data, image=image, label=label, root=root)
     return Examples(sources_of(data, below))
+
+
+def _check_one(data: Any) -> None:
+    """A ``DatasetDict`` holds several data sets, by split."""
+    if isinstance(data, Mapping) and data and all(map(is_encoded_dataset, data.values())):
+        fix = f"choose one: dataset[{next(iter(data))!r}]."
+        raise EffaceError(f"this has the splits {', '.join(map(str, data))}.", fix)
 
 
 def is_table(data: Any) -> bool:
@@ -206,9 +214,6 @@ def _image_column(columns: Mapping[str, Any], image: str | None) -> str:
 
 def _of_encoded_dataset(data: Any, image: str | None, label: str, root: Path | None) -> Examples:
     """Hugging Face's: images as they are stored, encoded, so that their digests are those of the files."""
-    if isinstance(data, Mapping):
-        fix = f"choose one: dataset[{next(iter(data), 'train')!r}]."
-        raise EffaceError(f"this has the splits {', '.join(map(str, data))}.", fix)
     where = _image_column(data.features, image)
     plain = data.with_format(None) if hasattr(data, "with_format") else data
     feature = data.features[where]
@@ -229,6 +234,7 @@ def dataset_examples(
 ) -> Examples:
     """Items are (image, label), or mappings with such columns. Where a data set is a list of files
     (``samples``, as torchvision's ImageFolder has it) these are read as they are, transforms left out."""
+    _check_one(data)
     if is_table(data) or is_encoded_dataset(data):
         return examples_of(data, image=image, label=label, root=root)
     if hasattr(data, "dataset") and hasattr(data, "indices"):  # a Subset
