@@ -15,7 +15,7 @@ from efface.commands.settings import Given, takes_settings
 from efface.errors import FormatError
 from efface.pipeline.config import Config, load_config, to_toml
 from efface.pipeline.options import Flag, options_of
-from efface.pipeline.sections import Table, UserConfig
+from efface.pipeline.sections import ConfigSection, UserConfig
 
 
 class Grown(UserConfig):
@@ -87,13 +87,13 @@ def test_a_command_may_take_some_of_them_with_words_of_its_own() -> None:
 def test_one_option_may_set_two_keys_but_two_meanings_need_two_names() -> None:
     assert options_of(Config)["seed"].keys == ("data.seed", "core.seed")
 
-    class One(Table):
+    class One(ConfigSection):
         seed: Annotated[int, Flag("Of one.")] = 0
 
-    class Other(Table):
+    class Other(ConfigSection):
         seed: Annotated[int, Flag("Of the other.")] = 0
 
-    class Both(Table):
+    class Both(ConfigSection):
         one: One = One()
         other: Other = Other()
 

@@ -22,13 +22,13 @@ from efface.pipeline.sections import (
     CoreConfig,
     DataConfig,
     OutputConfig,
-    Section,
+    ConfigSection,
     StageConfig,
     UserConfig,
 )
 
 
-class Config(Section):
+class Config(ConfigSection):
     """``[data]``, ``[core]``, ``[user]``, ``[output]``."""
 
     data: DataConfig
