@@ -15,6 +15,7 @@ from efface.model.mixed_linear import MixedLinear
 from efface.network.backbone import Backbone, load_backbone
 from efface.network.core import Core
 from efface.pipeline.config import Config, load_config
+from efface.pipeline.train import Training
 from efface.progress import Progress
 
 PYTHON = (
@@ -85,14 +86,12 @@ def trained(
         mirror=settings.mirror,
         seed=settings.seed,
     )
-    if len(records.core):
-        core.fit(records.core, **settings.fit_options(), progress=progress)
-    elif backbone.spec == "cnn":
+    if not len(records.core) and backbone.spec == "cnn":
         fix = "give core=(images, labels) or core_fraction=0.3, or start from a pretrained network."
         raise EffaceError("no core data, and the built-in network knows nothing yet.", fix)
-    model = config.user.build(core)
-    replay = records.core if config.user.replay_core and len(records.core) else None
-    model.fit(records.user, replay=replay, progress=progress)
+    training = Training(config)
+    training.fit_core(core, records, progress)
+    model = training.fit_user(core, records, progress)
     if model.solution is not None and model.solution.status is Status.DIVERGED:
         raise EffaceError("the solver diverged; nothing was fitted.", model.solution.advice)
     return model
