@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.docs.pages import PAGES, Block, blocks, name
+from tests.docs.surroundings import photos_and_network
 from tests.places import ROOT
 
 PYTHON = {page: [b for b in blocks(page) if b.language == "python"] for page in PAGES}
@@ -34,6 +35,8 @@ def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.Monke
     """In order, with what the blocks before have defined, in an empty folder."""
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": "example"}
+    if name(page) in ("README.md", "docs/python.md"):
+        names |= photos_and_network()
     for block in PYTHON[page]:
         if block.not_run is None:
             run(block, names)

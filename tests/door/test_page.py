@@ -2,40 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
-from tests import cases
-
-ROOT = Path(__file__).parents[2]
+from tests.docs.surroundings import photos_and_network
+from tests.places import ROOT
 
 
 @pytest.fixture
 def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What the page speaks of: a network in ./resnet-50, photos, and whose they are."""
     monkeypatch.chdir(tmp_path)
-    cases.randomised(cases.tiny("resnet-bottleneck")).save_pretrained("resnet-50")
-    size = {"size": {"shortest_edge": 16}, "crop_size": 16}
-    Path("resnet-50", "preprocessor_config.json").write_text(json.dumps(size))
-    animals = np.array(["ape", "bee", "zebra"])
-    photos = {name: cases.blobs(n, seed, 16, 3) for seed, (name, n) in enumerate(COUNTS.items())}
-    found: dict[str, Any] = {}
-    for name, (images, numbers) in photos.items():
-        found[f"{name}images"], found[f"{name}labels"] = images, animals[numbers]
-    found["owners"] = np.array([f"u{i // 2:02d}" for i in range(COUNTS[""])])
-    found["more_owners"] = ["u90"] * COUNTS["more_"]
-    found["paths"] = [f"{i}.png" for i in range(COUNTS[""])]
-    for path, pixels in zip(found["paths"], found["images"], strict=True):
-        Image.fromarray(pixels).save(path)
-    return found
-
-
-COUNTS = {"": 40, "new_": 9, "more_": 4, "public_": 12}
+    return photos_and_network()
 
 
 def blocks(page: str) -> list[str]:

@@ -19,10 +19,10 @@ from pydantic import ValidationError
 from efface.errors import FormatError
 from efface.pipeline.sections import (
     SOLVERS,
+    ConfigSection,
     CoreConfig,
     DataConfig,
     OutputConfig,
-    ConfigSection,
     StageConfig,
     UserConfig,
 )
