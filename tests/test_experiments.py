@@ -13,10 +13,14 @@ from pathlib import Path
 import pytest
 from tests.places import ROOT
 
+import efface
+
+SOURCE = Path(efface.__file__).parents[1]  # a script gets the efface that is tested
+
 
 def run(script: str, *words: object) -> str:
     """In an empty folder: nothing may depend on where a script is called from."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(SOURCE)}
     command = [sys.executable, str(ROOT / script), *map(str, words)]
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -128,7 +129,9 @@ def test_nothing_is_imported_from_the_working_directory(tmp_path: Path) -> None:
     shutil.copy(ROOT / "experiments" / "results" / "digits" / "l2.json", tmp_path)
     program = "import sys; sys.path.insert(0, ''); from efface.cli import main; main()"
     command = [sys.executable, "-c", program, "reproduce", "l2", "--draw-only", "--out", "."]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    source = Path(reproduce.__file__).parents[2]  # the efface that is tested, wherever it is from
+    environment = os.environ | {"PYTHONPATH": str(source)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "report.html").is_file()
 
