@@ -26,7 +26,7 @@ def run(script: str, *words: object) -> str:
 
 @pytest.mark.parametrize("folder", ["experiments", "benchmarks"])
 def test_no_script_takes_the_name_of_a_package(folder: str) -> None:
-    """A script's own folder comes first on its path: a file `requests.py` would hide that package."""
+    """A script's own folder comes first on its path: a file called requests would hide that package."""
     scripts = {path.stem for path in (ROOT / folder).glob("*.py")}
     taken = sys.stdlib_module_names | set(importlib.metadata.packages_distributions())
     assert scripts
