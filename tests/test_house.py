@@ -27,7 +27,7 @@ ROOMS = (
     "pipeline",
     "commands",
 )
-FLOORS = [*GROUND, "containers", *ROOMS, "cli"]  # each may import those before it
+FLOORS = [*GROUND, "containers", *ROOMS, "door", "cli"]  # each may import those before it
 
 MODULES = {
     ".".join(("efface", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(

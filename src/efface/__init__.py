@@ -2,6 +2,11 @@
 
 >>> import efface
 >>> data = efface.Records.digits()
+>>> clf = efface.ForgettingClassifier("cnn").fit(data)  # or images, labels, owners=…
+>>> receipt = clf.forget(owner="u07")
+
+The same from its parts:
+
 >>> core = efface.Core("cnn", classes=data.classes).fit(data.core)
 >>> model = efface.MixedLinear(core).fit(data.user)
 >>> model.accuracy(data.test)  # doctest: +SKIP
@@ -17,8 +22,10 @@ from typing import TYPE_CHECKING, Any
 from efface.version import VERSION as __version__
 
 _WHERE = {
+    "ForgettingClassifier": "efface.door.classifier",
     "Record": "efface.data.record",
     "Records": "efface.data.records",
+    "Pictures": "efface.data.pictures",
     "Split": "efface.data.record",
     "Preprocess": "efface.data.preprocess",
     "Core": "efface.network.core",
@@ -40,10 +47,12 @@ _WHERE = {
 
 if TYPE_CHECKING:
     from efface.data.class_list import settled as settled
+    from efface.data.pictures import Pictures as Pictures
     from efface.data.preprocess import Preprocess as Preprocess
     from efface.data.record import Record as Record
     from efface.data.record import Split as Split
     from efface.data.records import Records as Records
+    from efface.door.classifier import ForgettingClassifier as ForgettingClassifier
     from efface.errors import EffaceError as EffaceError
     from efface.guarantee.promise import Guarantee as Guarantee
     from efface.linear.last_layer import LastLayer as LastLayer

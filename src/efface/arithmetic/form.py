@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from efface.data.records import Records
+from efface.data.pictures import Shown
 from efface.linear.projection import Projection
 from efface.network.activations import ActivationCache, Activations, gather
 from efface.network.core import Core
@@ -41,7 +41,7 @@ class Form(ABC):
         """Of one record's activation."""
 
     @abstractmethod
-    def boundary(self, records: Records) -> Tensor:
+    def boundary(self, records: Shown) -> Tensor:
         """Activations of some records at the boundary, (n, *boundary_shape), from their images."""
 
     @abstractmethod
@@ -79,7 +79,7 @@ class Form(ABC):
 
     def activations(
         self,
-        records: Records,
+        records: Shown,
         cache: ActivationCache | None = None,
         *,
         batch_size: int = 32,
@@ -115,7 +115,7 @@ class FloatForm(Form):
     def boundary_shape(self) -> tuple[int, ...]:
         return self.core.boundary_shape
 
-    def boundary(self, records: Records) -> Tensor:
+    def boundary(self, records: Shown) -> Tensor:
         return self.core.each_boundary(self.core.images(records))
 
     def plain(self, activations: Tensor) -> Tensor:

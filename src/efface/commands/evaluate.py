@@ -31,7 +31,11 @@ def evaluate(
     loaded = load_model(model, trust_module)
     records = read_labelled(loaded, model, data, split)
     labels = [record.label for record in records]
-    values = {"model": str(model), "split": split, **measure(labels, loaded.predict(records))}
+    values = {
+        "model": str(model),
+        "split": split,
+        **measure(labels, loaded.predict(records).tolist()),
+    }
     finish(values, as_json=json, render=lambda console: _render(console, values))
 
 

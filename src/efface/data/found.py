@@ -43,6 +43,18 @@ class ReadOptions(TypedDict, total=False):
     skip_bad: bool
 
 
+class GivenOptions(ReadOptions, total=False):
+    """Beside those, the columns of images that a program holds: one value an image each."""
+
+    owners: Any
+    cohorts: Any
+    ids: Any
+    split: Any
+
+
+GIVEN_COLUMNS = ("labels", "owners", "cohorts", "ids", "split")
+
+
 @dataclass(frozen=True)
 class Row:
     """A record whose image has not been looked at yet."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -24,6 +24,31 @@ class Split(StrEnum):
     CORE = "core"
     USER = "user"
     TEST = "test"
+
+
+class Depicted(Protocol):
+    """What has an image: a record, or a picture without a label."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def source(self) -> ImageSource: ...
+    @property
+    def digest(self) -> str: ...
+    @property
+    def channels(self) -> Channels | None: ...
+
+
+def checked_image(shown: Depicted) -> np.ndarray:
+    """The decoded pixels, if the content still has the digest it was read with."""
+    with naming(shown.id):
+        content = shown.source.content()
+    if digest_of(content) != shown.digest:
+        raise RecordError(
+            shown.id, "its content changed after it was read.", "read the records again."
+        )
+    with naming(shown.id):
+        return decode(content, shown.channels)
 
 
 @dataclass(frozen=True)
@@ -46,14 +71,7 @@ class Record:
         The content is checked against ``digest``: whatever is derived from this image is filed
         under its digest, and must not come from a file that was swapped in the meantime.
         """
-        with naming(self.id):
-            content = self.source.content()
-        if digest_of(content) != self.digest:
-            raise RecordError(
-                self.id, "its content changed after it was read.", "read the records again."
-            )
-        with naming(self.id):
-            return decode(content, self.channels)
+        return checked_image(self)
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,19 @@ import numpy as np
 
 from efface.data import promises
 from efface.data.assemble import assemble
-from efface.data.found import Found, PathLike, ReadOptions
+from efface.data.found import GIVEN_COLUMNS, Found, GivenOptions, PathLike, ReadOptions
 from efface.data.opening import find
 from efface.data.readers.arrays import find_digits, find_npz
+from efface.data.readers.examples import (
+    Examples,
+    dataset_examples,
+    examples_of,
+    find_examples,
+    label_name,
+    values_of,
+)
 from efface.data.readers.folder import find_folder
+from efface.data.readers.memory import sources_of, stacked
 from efface.data.readers.metadata import find_metadata
 from efface.data.readers.parquet import find_parquet
 from efface.data.record import Record, Skipped, Split
@@ -57,9 +66,10 @@ class Records(Sequence[Record]):
         self._classes = promises.class_list(self._records, classes)
         self._skipped = tuple(skipped)
         self._remarks = tuple(remarks)
+        # First: such a record may have one id in both, if that is made of its content.
+        promises.check_core_and_user_are_disjoint(self._records)
         promises.check_ids(self._records)
         promises.check_labels(self._records, self._classes)
-        promises.check_core_and_user_are_disjoint(self._records)
 
     # constructors
 
@@ -108,6 +118,68 @@ class Records(Sequence[Record]):
     ) -> Records:
         """A Parquet file, or a folder of them, in the layout of Hugging Face datasets."""
         return cls.assembled(find_parquet(path, image=image, label=label), **options)
+
+    @classmethod
+    def from_images(cls, images: Any, labels: Any, **options: Unpack[GivenOptions]) -> Records:
+        """Images in memory, by value, or paths of files; ``labels`` are names or whole numbers, one each.
+
+        ``images`` is an array (n, h, w) or (n, h, w, channels) of uint8 or uint16, or a list of arrays,
+        tensors (channels first), Pillow images, encoded bytes or paths. ``owners``, ``cohorts`` and ``ids``
+        are lists as long (default: every image has an owner of its own; a file's id is its path, other
+        images are called by their content's digest). ``split`` is "user" (default), "core" or "test", for
+        all or one each. Further options as for every reader.
+        """
+        return cls.assembled_examples(Examples(sources_of(images)), labels=labels, **options)
+
+    @classmethod
+    def from_arrays(cls, images: Any, labels: Any, **options: Unpack[GivenOptions]) -> Records:
+        """One array of all images; else as :meth:`from_images`."""
+        if isinstance(images, list | tuple):
+            images = stacked(images)
+        return cls.from_images(images, labels, **options)
+
+    @classmethod
+    def from_dataset(
+        cls,
+        dataset: Any,
+        *,
+        image: str | None = None,
+        label: str = "label",
+        **options: Unpack[GivenOptions],
+    ) -> Records:
+        """A torch ``Dataset`` of (image, label) pairs, or a Hugging Face ``datasets.Dataset``.
+
+        Preprocessing is the model's: leave ``transform=`` out, or let it end in uint8. Of a data set that
+        lists files (ImageFolder) the files are taken, of Hugging Face's the encoded images.
+        """
+        found = dataset_examples(dataset, image=image, label=label)
+        return cls.assembled_examples(found, **options)
+
+    @classmethod
+    def from_dataframe(
+        cls,
+        frame: Any,
+        *,
+        image: str | None = None,
+        label: str = "label",
+        root: PathLike | None = None,
+        **options: Unpack[GivenOptions],
+    ) -> Records:
+        """A DataFrame with a column of paths (or images) and one of labels.
+
+        ``image`` names the first (default: image, path, file_name, filename or file). Columns ``id owner
+        cohort split`` are used where they are, others kept; relative paths begin at ``root``.
+        """
+        found = examples_of(frame, image=image, label=label, root=root)
+        return cls.assembled_examples(found, **options)
+
+    @classmethod
+    def assembled_examples(cls, examples: Examples, **options: Any) -> Records:
+        """Examples with their columns, checked and made records as those of any reader."""
+        columns = {name: options.pop(name, None) for name in GIVEN_COLUMNS}
+        if options.get("classes") is not None:
+            options["classes"] = [label_name(name) for name in values_of(options["classes"])]
+        return cls.assembled(find_examples(examples, **columns), **options)
 
     @classmethod
     def open(cls, spec: PathLike, **options: Unpack[ReadOptions]) -> Records:

@@ -11,6 +11,8 @@ import numpy as np
 from torch import Tensor, nn
 
 from efface import files
+from efface.data.images import Channels
+from efface.data.pictures import Pictures, Shown
 from efface.data.records import Records
 from efface.digests import tensors_digest
 from efface.errors import EffaceError, FormatError
@@ -256,27 +258,34 @@ class MixedLinear:
 
     # --- predictions ------------------------------------------------------------------------------
 
-    def logits(self, records: Records) -> Tensor:
-        return self.logits_of(self.activations(records))
+    def shown(self, images: Any) -> Shown:
+        """Records and pictures as they are; of arrays, Pillow images, paths, … the pictures."""
+        if isinstance(images, Records | Pictures):
+            return images
+        return Pictures.of(images, Channels.of_count(self.core.backbone.preprocess.channels))
 
-    def core_logits(self, records: Records) -> Tensor:
+    def logits(self, images: Any) -> Tensor:
+        """(n, c), of records or of images without labels, see :meth:`shown`."""
+        return self.logits_of(self.activations(self.shown(images)))
+
+    def core_logits(self, images: Any) -> Tensor:
         """f_core in the arithmetic of this model: what is left when the user weights are 0."""
-        return self.user.core_logits(self.activations(records))
+        return self.user.core_logits(self.activations(self.shown(images)))
 
-    def activations(self, records: Records, *, progress: Progress | None = None) -> Activations:
+    def activations(self, records: Shown, *, progress: Progress | None = None) -> Activations:
         """Boundary activations in the arithmetic of this model: what ``logits_of`` and the user part take."""
         return self.user.activations(records, self.cache, progress=progress)
 
     def logits_of(self, activations: Activations) -> Tensor:
         return self.user.logits(activations)
 
-    def predict(self, records: Records) -> list[str]:
-        """The class names, one a record."""
-        return [self.classes[i] for i in self.logits(records).argmax(1)]
+    def predict(self, images: Any) -> np.ndarray:
+        """The class names, one an image, (n,); of records or of images without labels, see :meth:`shown`."""
+        return np.array(self.classes)[self.logits(images).argmax(1).numpy()]
 
-    def predict_proba(self, records: Records) -> np.ndarray:
+    def predict_proba(self, images: Any) -> np.ndarray:
         """Softmax of the logits, (n, c): scores that sum to one, not calibrated probabilities."""
-        return self.logits(records).softmax(1).numpy()
+        return self.logits(images).softmax(1).numpy()
 
     def accuracy(self, records: Records) -> float:
         if len(records) == 0:

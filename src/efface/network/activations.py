@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from efface.data.records import Records
+from efface.data.pictures import Shown
 from efface.errors import EffaceError, FormatError
 from efface.files import BINARY, PRIVATE, make_folder, mode_in, set_mode, write_bytes
 from efface.network.saved import is_digest
@@ -58,9 +58,9 @@ class CachedRows:
 
 
 def gather(
-    records: Records,
+    records: Shown,
     cache: ActivationCache | None,
-    boundary: Callable[[Records], Tensor],
+    boundary: Callable[[Shown], Tensor],
     shape: Callable[[], Sequence[int]],
     *,
     batch_size: int = 32,

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from efface import files
 from efface.alone import one_by_one
+from efface.data.pictures import Shown
 from efface.data.preprocess import Preprocess
 from efface.data.records import Records
 from efface.digests import tensors_digest
@@ -161,20 +162,20 @@ class Core:
             )
         return torch.from_numpy(records.labels)
 
-    def images(self, records: Records) -> Tensor:
+    def images(self, records: Shown) -> Tensor:
         """Decoded and preprocessed, (n, channels, h, w); an unreadable image names its record."""
         return self._stacked(records, self.backbone.preprocess)
 
-    def pixels(self, records: Records) -> Tensor:
+    def pixels(self, records: Shown) -> Tensor:
         """Decoded, resized and cropped, (n, channels, h, w) uint8."""
         return self._stacked(records, self.backbone.preprocess.pixels)
 
-    def _stacked(self, records: Records, prepare: Callable[[np.ndarray], np.ndarray]) -> Tensor:
+    def _stacked(self, records: Shown, prepare: Callable[[np.ndarray], np.ndarray]) -> Tensor:
         arrays = [prepare(record.image()) for record in records]
-        for record, array in zip(records, arrays, strict=True):
+        for name, array in zip(records.ids, arrays, strict=True):
             if array.shape != arrays[0].shape:
                 raise RecordError(
-                    record.id,
+                    name,
                     f"is {array.shape[1]} × {array.shape[2]} after preprocessing, others are "
                     f"{arrays[0].shape[1]} × {arrays[0].shape[2]}.",
                     "set a resize and crop in the preprocessing.",
@@ -184,7 +185,7 @@ class Core:
     @torch.no_grad()
     def activations(
         self,
-        records: Records,
+        records: Shown,
         cache: ActivationCache | None = None,
         *,
         batch_size: int = 32,
@@ -248,7 +249,7 @@ class Core:
         rows = one_by_one(lambda: call, len(activations))
         return torch.cat([torch.zeros(0, width), *rows])
 
-    def logits(self, records: Records, cache: ActivationCache | None = None) -> Tensor:
+    def logits(self, records: Shown, cache: ActivationCache | None = None) -> Tensor:
         return self.logits_of(self.activations(records, cache))
 
     def accuracy(self, records: Records, cache: ActivationCache | None = None) -> float:

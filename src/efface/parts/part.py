@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import Tensor
 
+from efface.data.pictures import Shown
 from efface.data.records import Records
 from efface.errors import EffaceError
 from efface.guarantee.apriori import RequestHistory, StatePolicy
@@ -75,7 +76,7 @@ class UserPart(ABC):
     @abstractmethod
     def activations(
         self,
-        records: Records,
+        records: Shown,
         cache: ActivationCache | None = None,
         *,
         progress: Progress | None = None,

@@ -93,18 +93,18 @@ def _in_core(workspace: Workspace, asked: Records, owners: Sequence[str]) -> int
 
 
 def read(
-    workspace: Workspace, spec: str, owner: list[str] | None, ids: list[str] | None
+    workspace: Workspace, data: str | Records, owner: list[str] | None, ids: list[str] | None
 ) -> tuple[Records, Records]:
     """The records in question, with the model's classes, and the test records."""
     if (owner is None) == (ids is None):
         raise EffaceError("whose records?", "give --owner or --id, either repeated as needed.")
-    found = Records.open(spec)
+    found = Records.open(data) if isinstance(data, str) else data
     mine = found.where(lambda record: record.split is not Split.TEST)
     asked = mine.select(owner=owner) if owner is not None else found.select(ids=ids)
     classes = workspace.settings["classes"]
     if not len(asked) or not len(found.test):
         raise EffaceError(
-            f"{spec} holds {len(asked)} of these records and {len(found.test)} test records.",
+            f"{data} holds {len(asked)} of these records and {len(found.test)} test records.",
             "an audit needs both; check the spelling and the split.",
         )
     return beside(Records(asked, classes)), Records(found.test, classes)

@@ -11,6 +11,7 @@ import torch
 from efface import files
 from efface.audit.scene import Scene
 from efface.audit.study import SCHEMA, Settings, Study, identity_of
+from efface.data.records import Records
 from efface.model.request import Request
 from efface.pipeline.config import Config
 from efface.pipeline.train import Training
@@ -24,14 +25,16 @@ def run(
     out: Path,
     *,
     owner: str | None = None,
+    records: Records | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Train, measure, and write ``compare.json`` and ``report.html`` into ``out``.
 
-    Forgotten are the records of ``owner``, or a random tenth, anew for each seed.
+    Forgotten are the records of ``owner``, or a random tenth, anew for each seed. The data are those of
+    the config, or ``records``.
     """
     training = Training(config)
-    records = config.data.build()
+    records = config.data.build() if records is None else records
     core = training.core(records)
     training.fit_core(core, records, part(progress, 0, 0.1, "core"))
     model = training.fit_user(core, records, part(progress, 0.1, 0.2, "user part"))

@@ -106,7 +106,7 @@ def _train(progress: Progress) -> Trained:
         "user": compact.accuracy(records.test),
     }
     assert tangent.solution is not None  # digits has user records
-    predicted = compact.predict(records.test)
+    predicted = compact.predict(records.test).tolist()
     return Trained(records, tangent, compact, accuracy, predicted, tangent.solution)
 
 

@@ -44,6 +44,7 @@ class DataConfig(Table):
 
     Without ``core_fraction`` the data's own core/user split stands; without ``channels`` all images
     must agree; without ``classes`` the list is the data's own, or that of the core records' labels.
+    ``label_type`` is for models trained in Python on labels that are numbers.
     """
 
     spec: Annotated[
@@ -76,11 +77,12 @@ class DataConfig(Table):
     skip_bad: Annotated[
         bool, Flag("Set unreadable images aside instead of stopping.", switch=True)
     ] = False
+    label_type: Literal["integer"] | None = None
 
     def build(self) -> Records:
         from efface.data.records import Records
 
-        return Records.open(self.spec, **self.model_dump(exclude={"spec"}))
+        return Records.open(self.spec, **self.model_dump(exclude={"spec", "label_type"}))
 
 
 class StageConfig(Table):

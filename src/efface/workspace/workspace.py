@@ -81,12 +81,14 @@ class Workspace:
         module: nn.Module | None = None,
         overwrite: bool = False,
         allow_reingest: bool = False,
+        instead_of: int | None = None,
     ) -> Workspace:
         """Write a fitted model, and what later requests need of its training records.
 
         ``overwrite`` replaces the workspace that is there, by one rename once the new one is on disk; what
         was forgotten in it stays refused, unless ``allow_reingest``, and a request in flight is carried
-        out first. A folder that holds anything else is refused.
+        out first. A folder that holds anything else is refused, and so is one whose release is no longer
+        ``instead_of``, if that is given: then the model is made of what somebody has changed since.
         """
         self = cls(path, module)
         check_folder(self.path, overwrite=overwrite)
@@ -99,6 +101,8 @@ class Workspace:
                 self.inventory.journal.repair()
             else:
                 self.protocol.recover(None)
+            if instead_of is not None and self.number != instead_of:
+                raise RequestError("somebody has changed the model in between.", "try again.")
             sets = (data.records, data.replay, model.core.records)
             restored = self.check_forgotten(*sets, allow_reingest=allow_reingest)
             fix = "free some space, train again."

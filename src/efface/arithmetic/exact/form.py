@@ -15,7 +15,7 @@ from torch import Tensor
 
 from efface.arithmetic.exact.exact_mode import ExactMode, exact, probe
 from efface.arithmetic.form import Form
-from efface.data.records import Records
+from efface.data.pictures import Shown
 from efface.linear.projection import Projection
 from efface.linear.taps import Tapper, taps_of
 from efface.network.activations import Activations
@@ -60,11 +60,11 @@ class ExactForm(Form):
         return tail, ExactMode(tail)
 
     @torch.no_grad()
-    def boundary(self, records: Records) -> Tensor:
+    def boundary(self, records: Shown) -> Tensor:
         prefix, mode = self._prefix
         found = []
-        for record in records:
-            image = self.core.images(Records([record], records.classes)).double()
+        for i in range(len(records)):
+            image = self.core.images(records[slice(i, i + 1)]).double()
             with forward_ad_kernels(), mode:
                 found.append(prefix(image).contiguous())
         return torch.cat(found).float()

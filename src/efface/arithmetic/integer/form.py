@@ -30,8 +30,8 @@ from efface.arithmetic.integer.ops import NoIntegerForm, Op, read
 from efface.arithmetic.integer.self_test import check_gradient, check_graph
 from efface.arithmetic.integer.sums import LEAST, power
 from efface.arithmetic.integer.tail import IntegerTail, projection_exponents
+from efface.data.pictures import Shown
 from efface.data.preprocess import Preprocess
-from efface.data.records import Records
 from efface.errors import FormatError
 from efface.linear.projection import Projection
 from efface.linear.taps import tap, taps_of
@@ -256,7 +256,7 @@ class IntegerForm(Form):
                 "restore the model's files from a copy.",
             ) from error
 
-    def boundary(self, records: Records) -> Tensor:
+    def boundary(self, records: Shown) -> Tensor:
         graph, size = self._tested_prefix, self._batch(self.exponents.image)
         dtype = getattr(torch, self.dtype)
 

@@ -21,6 +21,7 @@ from efface.arithmetic.choice import (
     load_form,
 )
 from efface.arithmetic.form import FloatForm, Form
+from efface.data.pictures import Shown
 from efface.data.records import Records
 from efface.digests import tensors_digest
 from efface.environment import environment
@@ -232,7 +233,7 @@ class RowMaker(UserPart):
 
     def activations(
         self,
-        records: Records,
+        records: Shown,
         cache: ActivationCache | None = None,
         *,
         progress: Progress | None = None,

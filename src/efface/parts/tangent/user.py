@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from efface import files
-from efface.data.records import Records
+from efface.data.pictures import Shown
 from efface.digests import tensors_digest
 from efface.errors import EffaceError, FormatError
 from efface.guarantee.apriori import StatePolicy
@@ -163,7 +163,7 @@ class TangentUser(UserPart):
 
     def activations(
         self,
-        records: Records,
+        records: Shown,
         cache: ActivationCache | None = None,
         *,
         progress: Progress | None = None,

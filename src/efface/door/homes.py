@@ -1,0 +1,233 @@
+"""Where a fitted classifier lives: in memory, or in a folder that keeps every promise across crashes.
+
+Both know the same few things. A folder is a workspace: each change is on disk before it returns, and other
+processes, the command line among them, may use it at the same time.
+"""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from dataclasses import replace
+from typing import Any
+
+from efface.data.readers.examples import label_name, name_of, values_of
+from efface.data.record import Split
+from efface.data.records import Records
+from efface.door.classes import classes_left, only_with
+from efface.errors import EffaceError, RecordError
+from efface.guarantee.certificates import Certificate, ExactCertificate, Guarantee
+from efface.model.mixed_linear import MixedLinear
+from efface.model.request import Request, meant
+from efface.parts.part import require_training_data
+from efface.progress import Progress
+from efface.workspace import Workspace
+from efface.workspace.published import Current, load
+
+
+class Home(ABC):
+    """What the classifier asks of it; ``from_labels`` says that classes leave with their last record."""
+
+    from_labels: bool
+
+    @property
+    @abstractmethod
+    def model(self) -> MixedLinear:
+        """To predict with: what is published now."""
+
+    @property
+    @abstractmethod
+    def records(self) -> Records:
+        """The user records that are in the model."""
+
+    @abstractmethod
+    def forget(
+        self,
+        request: Request,
+        *,
+        user_part_only: bool,
+        guarantee: Guarantee | None,
+        progress: Progress | None,
+    ) -> Certificate:
+        """Take the records out, and with them the classes that nobody has any more."""
+
+    @abstractmethod
+    def add(
+        self, records: Records, *, allow_reingest: bool, progress: Progress | None
+    ) -> Certificate | None:
+        """Take more user records in; all of them, or on any error none."""
+
+
+class Memory(Home):
+    """A model in memory, its images with it. It is gone with the program."""
+
+    def __init__(self, model: MixedLinear, from_labels: bool) -> None:
+        self._model, self.from_labels = model, from_labels
+
+    @property
+    def model(self) -> MixedLinear:
+        return self._model
+
+    @property
+    def records(self) -> Records:
+        return require_training_data(self._model.data).records
+
+    def forget(
+        self,
+        request: Request,
+        *,
+        user_part_only: bool,
+        guarantee: Guarantee | None,
+        progress: Progress | None,
+    ) -> Certificate:
+        request, notes = meant(request, self.records.owners)
+        warn_of(notes)
+        certificate = self._model.forget(
+            request,
+            user_part_only=user_part_only,
+            guarantee=guarantee,
+            progress=progress,
+        )
+        smaller = without_empty(self._model) if self.from_labels else None
+        if smaller is None:
+            return certificate
+        self._model = smaller
+        return as_forgotten(smaller, certificate)
+
+    def add(
+        self, records: Records, *, allow_reingest: bool, progress: Progress | None
+    ) -> Certificate | None:
+        check_new(records, self._model, set(self.records.ids) | self._model.core_index.ids)
+        return self._model.add(Records(records, self._model.classes), progress=progress)
+
+
+class Folder(Home):
+    """A workspace. The model for predictions is read anew when somebody has published another release."""
+
+    def __init__(self, workspace: Workspace, from_labels: bool) -> None:
+        self.workspace, self.from_labels = workspace, from_labels
+        self._served: tuple[Current, MixedLinear] | None = None
+        if from_labels:  # by `efface forget`, or by a process that was cut short
+            self._drop_empty()
+
+    @property
+    def model(self) -> MixedLinear:
+        published = self.workspace.inventory.current
+        if self._served is None or self._served[0] != published:
+            model = load(self.workspace.path, module=self.workspace.inventory.module)
+            self._served = published, model
+        return self._served[1]
+
+    @property
+    def records(self) -> Records:
+        return self.workspace.records
+
+    def forget(
+        self,
+        request: Request,
+        *,
+        user_part_only: bool,
+        guarantee: Guarantee | None,
+        progress: Progress | None,
+    ) -> Certificate:
+        result = self.workspace.forget(
+            request,
+            user_part_only=user_part_only,
+            guarantee=guarantee,
+            progress=progress,
+        )
+        warn_of(result.notes)
+        assert result.certificate is not None  # forgetting always has one
+        smaller = self._drop_empty() if self.from_labels else None
+        return result.certificate if smaller is None else as_forgotten(smaller, result.certificate)
+
+    def _drop_empty(self) -> MixedLinear | None:
+        """Publish the model without classes that nobody has, by one rename as a new training is.
+
+        If somebody else changes the model meanwhile, it begins anew with theirs.
+        """
+        while True:
+            before = self.workspace.number
+            try:
+                return self._drop_empty_of(before)
+            except (EffaceError, OSError):
+                if self.workspace.number == before:
+                    raise
+
+    def _drop_empty_of(self, release: int) -> MixedLinear | None:
+        workspace = self.workspace
+        if set(workspace.records.column("label")) >= set(workspace.settings["classes"]):
+            return None
+        smaller = without_empty(workspace.model())
+        if smaller is not None:
+            self.workspace = Workspace.create(
+                workspace.path,
+                smaller,
+                config=(workspace.inventory.base / "config.toml").read_text(encoding="utf-8"),
+                module=workspace.inventory.module,
+                overwrite=True,
+                instead_of=release,
+            )
+        return smaller
+
+    def add(
+        self, records: Records, *, allow_reingest: bool, progress: Progress | None
+    ) -> Certificate | None:
+        result = self.workspace.add(records, allow_reingest=allow_reingest, progress=progress)
+        return result.certificate
+
+
+def check_new(records: Records, model: MixedLinear, known: set[str]) -> None:
+    """In memory what a workspace checks by itself."""
+    for record in records:
+        if record.split is not Split.USER:
+            fix = "add user records only; core data is fixed when the core is trained."
+            raise RecordError(record.id, f"is a {record.split} record.", fix)
+        if record.id in known:
+            fix = "leave it out, or give it another id (ids=)."
+            raise RecordError(record.id, "is in the model already.", fix)
+        if record.label not in model.classes:
+            fix = "fit a new classifier with this class among classes=."
+            raise RecordError(record.id, f"label {record.label!r} is none of the classes.", fix)
+
+
+def without_empty(model: MixedLinear) -> MixedLinear | None:
+    """The model without classes that nobody has; None if there are none, or if that cannot be."""
+    left = classes_left(model)
+    if left == model.classes:
+        return None
+    if len(left) < 2 or model.guarantee is not None:
+        why = "a classifier needs two" if len(left) < 2 else "releases have noise (plan)"
+        gone = ", ".join(repr(name) for name in model.classes if name not in left)
+        text = f"no record is left of {gone}, but the name stays in classes_: {why}"
+        warnings.warn(text, UserWarning, stacklevel=4)
+        return None
+    return only_with(model, left)
+
+
+def as_forgotten(model: MixedLinear, certificate: Certificate) -> Certificate:
+    """The certificate of the smaller model, about the records of the request."""
+    made = model.user.first_certificate(require_training_data(model.data), model.solution)
+    assert isinstance(made, ExactCertificate)
+    people = getattr(certificate, "num_people", 0)
+    return replace(made, num_forgotten=certificate.num_forgotten, num_people=people)
+
+
+def warn_of(notes: tuple[str, ...]) -> None:
+    for note in notes:
+        warnings.warn(note, UserWarning, stacklevel=4)
+
+
+def whom(**asked: Any) -> Request:
+    """The request, from names as the caller has them: owners and ids may be whole numbers."""
+    values = dict(asked)
+    for name in ("owner", "cohort"):
+        if values[name] is not None:
+            values[name] = name_of(values[name], f"{name}s")
+    if values["label"] is not None:
+        values["label"] = label_name(values["label"])
+    ids = values["ids"]
+    if ids is not None:
+        listed = [ids] if isinstance(ids, str) else values_of(ids)
+        values["ids"] = [str(name_of(value, "ids")) for value in listed]
+    return Request.of(**values)
