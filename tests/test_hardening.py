@@ -40,7 +40,7 @@ from efface import files
 from efface.errors import EffaceError, FormatError, Interrupted, LedgerError, RecordError
 from efface.model.mixed_linear import MixedLinear
 from efface.workspace import Workspace
-from efface.workspace.ledger import KILL_AT, Step
+from efface.workspace.ledger import KILL_AT, Milestone
 from efface.workspace.published import CURRENT, load
 from efface.workspace.verify import all_checks
 
@@ -50,8 +50,12 @@ LEFT = people().where(lambda record: record.owner != OWNER)
 # --- an accepted request survives training anew ---------------------------------------------------
 
 
-@pytest.mark.parametrize("step", [Step.INTENT, Step.ACCEPTED, Step.SWITCHED, Step.PUBLISHED])
-def test_an_accepted_request_is_not_lost_by_overwriting(path: Path, kind: str, step: Step) -> None:
+@pytest.mark.parametrize(
+    "step", [Milestone.INTENT, Milestone.ACCEPTED, Milestone.SWITCHED, Milestone.PUBLISHED]
+)
+def test_an_accepted_request_is_not_lost_by_overwriting(
+    path: Path, kind: str, step: Milestone
+) -> None:
     kill(path, "forget", step)
     with pytest.raises(RecordError, match="was forgotten here"):
         Workspace.create(path, fitted(kind, people()), overwrite=True)
@@ -97,7 +101,7 @@ def test_strangers_files_in_a_workspace_survive_everything(path: Path, kind: str
         (path / name).parent.mkdir(exist_ok=True)
         (path / name).write_text("mine")
     efface("verify", path)
-    kill(path, "forget", Step.PRIVATE)
+    kill(path, "forget", Milestone.PRIVATE)
     Workspace.open(path)
     Workspace.open(path).add(NEW)
     Workspace.create(path, fitted(kind, LEFT), overwrite=True)
@@ -125,22 +129,22 @@ def overwriting_child(path: Path, kind: str, step: str) -> None:
 @pytest.mark.parametrize(
     "step",
     [
-        Step.ACCEPTED,
-        Step.RELEASE,
-        Step.PRIVATE,
-        Step.CERTIFICATE,
-        Step.PREPARED,
-        Step.SWITCHED,
-        Step.OLD_RELEASES_GONE,
-        Step.OLD_CORE_GONE,
-        Step.OLD_STATE_GONE,
-        Step.OLD_CERTIFICATES_GONE,
-        Step.OLD_ROWS_GONE,
-        Step.DONE,
+        Milestone.ACCEPTED,
+        Milestone.RELEASE,
+        Milestone.PRIVATE,
+        Milestone.CERTIFICATE,
+        Milestone.PREPARED,
+        Milestone.SWITCHED,
+        Milestone.OLD_RELEASES_GONE,
+        Milestone.OLD_CORE_GONE,
+        Milestone.OLD_STATE_GONE,
+        Milestone.OLD_CERTIFICATES_GONE,
+        Milestone.OLD_ROWS_GONE,
+        Milestone.DONE,
     ],
 )
 def test_a_kill_while_overwriting_leaves_the_old_model_or_the_new(
-    path: Path, kind: str, step: Step, made: dict[str, Path]
+    path: Path, kind: str, step: Milestone, made: dict[str, Path]
 ) -> None:
     old = load(path).logits(TEST)
     child = PROCESSES.Process(target=overwriting_child, args=(path, kind, str(step)))
@@ -148,7 +152,7 @@ def test_a_kill_while_overwriting_leaves_the_old_model_or_the_new(
     child.join()
     assert child.exitcode == -signal.SIGKILL
     served = load(path).logits(TEST)  # before anybody has repaired anything
-    switched = list(Step).index(step) >= list(Step).index(Step.SWITCHED)
+    switched = list(Milestone).index(step) >= list(Milestone).index(Milestone.SWITCHED)
     assert torch.equal(served, fitted(kind, LEFT).logits(TEST) if switched else old)
     workspace = Workspace.open(path)
     assert set(workspace.records.ids) == set((LEFT if switched else people()).ids)
@@ -217,7 +221,7 @@ def test_an_error_that_is_not_the_readers_is_raised(
 
 @pytest.mark.parametrize("command", [("verify",), ("forget", "--owner", OWNER, "--dry-run")])
 def test_only_looking_does_not_carry_out_a_request(path: Path, command: tuple[str, ...]) -> None:
-    kill(path, "forget", Step.ACCEPTED)
+    kill(path, "forget", Milestone.ACCEPTED)
     before = contents(path)
     result = efface(command[0], path, *command[1:])
     assert contents(path) == before
@@ -263,9 +267,9 @@ def test_an_interrupt_before_the_intent_changes_nothing(
 
 
 @pytest.mark.parametrize("action", ["forget", "add"])
-@pytest.mark.parametrize("step", [Step.ACCEPTED, Step.PRIVATE, Step.PREPARED])
+@pytest.mark.parametrize("step", [Milestone.ACCEPTED, Milestone.PRIVATE, Milestone.PREPARED])
 def test_a_request_can_be_called_off_until_it_is_published(
-    path: Path, kind: str, made: dict[str, Path], action: str, step: Step
+    path: Path, kind: str, made: dict[str, Path], action: str, step: Milestone
 ) -> None:
     kill(path, action, step)
     assert efface("cancel", path).exit_code == 0
@@ -278,7 +282,7 @@ def test_a_request_can_be_called_off_until_it_is_published(
 
 
 def test_a_published_request_is_not_called_off(path: Path) -> None:
-    kill(path, "forget", Step.SWITCHED)
+    kill(path, "forget", Milestone.SWITCHED)
     result = efface("cancel", path)
     assert result.exit_code == 2
     assert "efface resume" in result.stderr
@@ -481,7 +485,7 @@ def test_modes_do_not_depend_on_the_umask(kind: str, tmp_path: Path, umask: int)
 
 
 def test_a_request_in_flight_is_its_owners_alone(path: Path) -> None:
-    kill(path, "add", Step.PRIVATE)
+    kill(path, "add", Milestone.PRIVATE)
     assert (path / "pending.json").stat().st_mode & 0o777 == 0o600
     for file in (path / "private").rglob("*"):
         assert file.stat().st_mode & 0o077 == 0

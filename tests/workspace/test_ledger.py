@@ -17,23 +17,23 @@ from efface.errors import LedgerError
 from efface.files import locked
 from efface.guarantee.promise import Guarantee
 from efface.model.request import Request, RequestKind
-from efface.workspace.ledger import Action, Intent, Journal, Step, reach
+from efface.workspace.ledger import Action, Intent, Journal, Milestone, reach
 
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Journal:
     journal = Journal(tmp_path / "journal.jsonl")
-    journal.append(1, Action.TRAIN, Step.DONE)
-    journal.append(2, Action.FORGET, Step.ACCEPTED)
-    journal.append(2, Action.FORGET, Step.PUBLISHED)
+    journal.append(1, Action.TRAIN, Milestone.DONE)
+    journal.append(2, Action.FORGET, Milestone.ACCEPTED)
+    journal.append(2, Action.FORGET, Milestone.PUBLISHED)
     return journal
 
 
 def test_lines_are_read_back(journal: Journal) -> None:
     first, second, third = journal.entries()
-    assert (first.number, first.action, first.step) == (1, Action.TRAIN, Step.DONE)
-    assert second.step is Step.ACCEPTED
-    assert third.step is Step.PUBLISHED
+    assert (first.number, first.action, first.step) == (1, Action.TRAIN, Milestone.DONE)
+    assert second.step is Milestone.ACCEPTED
+    assert third.step is Milestone.PUBLISHED
 
 
 def test_no_journal_has_no_lines(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_a_missing_or_damaged_head_is_noticed(journal: Journal, text: str | None
 def test_a_head_that_lags_behind_is_no_harm(journal: Journal) -> None:
     """A crash between a line and the head, or no room for the head."""
     head = journal.head.read_bytes()
-    journal.append(2, Action.FORGET, Step.PURGED)
+    journal.append(2, Action.FORGET, Milestone.PURGED)
     journal.head.write_bytes(head)
     assert len(journal.entries()) == 4
 
@@ -90,7 +90,7 @@ def test_a_changed_line_is_noticed_at_the_next(journal: Journal, line: int) -> N
 
 def test_a_missing_line_is_noticed(journal: Journal) -> None:
     lines = journal.path.read_text().splitlines()
-    journal.append(2, Action.FORGET, Step.PURGED)
+    journal.append(2, Action.FORGET, Milestone.PURGED)
     last = journal.path.read_text().splitlines()[3]
     journal.path.write_text("\n".join([lines[0], lines[2], lines[2], last]) + "\n")
     with pytest.raises(LedgerError, match="line 2"):
@@ -110,8 +110,11 @@ def test_a_line_cut_short_is_ignored_then_dropped(journal: Journal) -> None:
     for cut in (1, 40, len(whole.splitlines()[-1])):
         journal.path.write_bytes(whole + whole.splitlines()[-1][:cut])
         assert len(journal.entries()) == 3
-        journal.append(2, Action.FORGET, Step.PURGED)
-        assert [entry.step for entry in journal.entries()][-2:] == [Step.PUBLISHED, Step.PURGED]
+        journal.append(2, Action.FORGET, Milestone.PURGED)
+        assert [entry.step for entry in journal.entries()][-2:] == [
+            Milestone.PUBLISHED,
+            Milestone.PURGED,
+        ]
         journal.path.write_bytes(whole)
         journal.head.write_bytes(head)
     journal.path.write_bytes(whole + b"{")
@@ -129,7 +132,7 @@ def test_a_line_that_does_not_fit_leaves_the_journal_as_it_was(
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="full"):
-        journal.append(2, Action.FORGET, Step.PURGED)
+        journal.append(2, Action.FORGET, Milestone.PURGED)
     assert journal.path.read_bytes() == before
 
 
@@ -204,9 +207,9 @@ def test_steps_are_passed_unless_they_are_named(monkeypatch: pytest.MonkeyPatch)
     killed: list[int] = []
     monkeypatch.setattr(os, "kill", lambda _, number: killed.append(number))
     monkeypatch.delenv("EFFACE_TEST_KILL_AT", raising=False)
-    reach(Step.SWITCHED)
+    reach(Milestone.SWITCHED)
     monkeypatch.setenv("EFFACE_TEST_KILL_AT", "release")
-    reach(Step.SWITCHED)
+    reach(Milestone.SWITCHED)
     assert killed == []
-    reach(Step.RELEASE)
+    reach(Milestone.RELEASE)
     assert killed == [9]

@@ -35,7 +35,7 @@ from efface.network.core import Core
 from efface.network.training import Stage
 from efface.parts.compact import stored_rows
 from efface.workspace import Workspace
-from efface.workspace.ledger import KILL_AT, Journal, Step
+from efface.workspace.ledger import KILL_AT, Journal, Milestone
 from efface.workspace.published import load
 from efface.workspace.verify import all_checks
 
@@ -170,7 +170,7 @@ def killed_child(path: Path, action: str, step: str) -> None:
         ACTIONS[action](Workspace.open(path))
 
 
-def kill(path: Path, action: str, step: Step) -> None:
+def kill(path: Path, action: str, step: Milestone) -> None:
     """Run the action in a process of its own, which is killed at the step."""
     child = PROCESSES.Process(target=killed_child, args=(path, action, str(step)))
     child.start()
@@ -192,10 +192,10 @@ def undisturbed(
 
 
 STEPS = {
-    "forget": [s for s in Step if s not in (Step.STAGED, Step.ABORTED)],
-    "add": [s for s in Step if s is not Step.ABORTED],
+    "forget": [s for s in Milestone if s not in (Milestone.STAGED, Milestone.ABORTED)],
+    "add": [s for s in Milestone if s is not Milestone.ABORTED],
 }
-BEFORE_THE_INTENT = (Step.LOCKED, Step.STAGED)
+BEFORE_THE_INTENT = (Milestone.LOCKED, Milestone.STAGED)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_a_kill_at_any_step_ends_in_the_same_state(
     path: Path,
     kind: str,
     action: str,
-    step: Step,
+    step: Milestone,
     made: dict[str, Path],
     undisturbed: Callable[[str, str], tuple[Path, dict[str, Any]]],
 ) -> None:
@@ -216,7 +216,7 @@ def test_a_kill_at_any_step_ends_in_the_same_state(
         assert contents(path) == contents(made[kind])  # it was never asked for
         ACTIONS[action](Workspace.open(path))
     assert fingerprint(path) == expected
-    done = [e for e in Journal(path / "journal.jsonl").entries() if e.step is Step.DONE]
+    done = [e for e in Journal(path / "journal.jsonl").entries() if e.step is Milestone.DONE]
     assert [entry.number for entry in done] == [1, 2]
     assert_checks(path)
     assert_same_solution(path, reference)
@@ -252,7 +252,7 @@ def test_all_is_on_disk_before_it_is_published(path: Path, monkeypatch: pytest.M
 
 
 def test_the_next_request_finishes_the_one_that_was_cut_short(path: Path) -> None:
-    kill(path, "forget", Step.COMPUTED)
+    kill(path, "forget", Milestone.COMPUTED)
     Workspace.open(path, recover=False).forget(owner="person-one")
     workspace = Workspace.open(path)
     assert workspace.number == 3
@@ -262,9 +262,9 @@ def test_the_next_request_finishes_the_one_that_was_cut_short(path: Path) -> Non
 def test_a_kill_during_recovery_is_recovered_from(
     path: Path, kind: str, undisturbed: Callable[[str, str], tuple[Path, dict[str, Any]]]
 ) -> None:
-    kill(path, "forget", Step.CERTIFICATE)
-    kill(path, "resume", Step.PRIVATE)
-    kill(path, "resume", Step.OLD_RELEASES_GONE)
+    kill(path, "forget", Milestone.CERTIFICATE)
+    kill(path, "resume", Milestone.PRIVATE)
+    kill(path, "resume", Milestone.OLD_RELEASES_GONE)
     result = Workspace.open(path, recover=False).resume()
     assert result is not None
     assert result.num_records == 6
@@ -429,9 +429,9 @@ def test_where_weights_without_noise_are(
     assert unchecked == (["epsilon from the gradient"] if policy is StatePolicy.NOISY else [])
 
 
-@pytest.mark.parametrize("step", [Step.COMPUTED, Step.PRIVATE, Step.SWITCHED])
+@pytest.mark.parametrize("step", [Milestone.COMPUTED, Milestone.PRIVATE, Milestone.SWITCHED])
 def test_a_request_that_was_cut_short_keeps_its_policy(
-    made: dict[str, Path], tmp_path: Path, step: Step
+    made: dict[str, Path], tmp_path: Path, step: Milestone
 ) -> None:
     path = shutil.copytree(made["tangent"], tmp_path / "w")
     Workspace.open(path).plan(state="noisy")
@@ -556,7 +556,7 @@ def test_a_guarantee_that_is_not_reached_publishes_nothing(
         workspace.forget(owner=OWNER, guarantee=impossible)
     after = contents(path)
     assert workspace.inventory.settled()
-    assert workspace.inventory.journal.entries()[-1].step is Step.ABORTED
+    assert workspace.inventory.journal.entries()[-1].step is Milestone.ABORTED
     assert_forgotten(workspace, people()[[]])
     assert without_journal(before) == without_journal(after)
     assert workspace.forget(owner=OWNER).release == 2
@@ -832,7 +832,7 @@ def test_compact_releases_with_noise(made: dict[str, Path], tmp_path: Path) -> N
     path = shutil.copytree(made["compact"], tmp_path / "w")
     planned = Workspace.open(path).plan(sigma=1e5)
     assert Workspace.open(path).guarantee == planned
-    kill(path, "forget", Step.PRIVATE)
+    kill(path, "forget", Milestone.PRIVATE)
     workspace = Workspace.open(path)
     never = fitted("compact", people().where(lambda record: record.owner != OWNER))
     certificate = workspace.certificate

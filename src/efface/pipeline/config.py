@@ -22,13 +22,13 @@ from efface.pipeline.sections import (
     CoreConfig,
     DataConfig,
     OutputConfig,
+    Section,
     StageConfig,
-    Table,
     UserConfig,
 )
 
 
-class Config(Table):
+class Config(Section):
     """``[data]``, ``[core]``, ``[user]``, ``[output]``."""
 
     data: DataConfig

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from efface.parts.tangent.user import Solver
 
 
-class Table(BaseModel):
+class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
@@ -38,7 +38,7 @@ def _class_names(text: str) -> list[str]:
 SEED = Flag("Of the core split and training.")
 
 
-class DataConfig(Table):
+class DataConfig(Section):
     """``spec`` is "digits", a data set's name (``cub200``, ``cub200:DIR``; see docs/data.md), a folder, or a
     .npz, .parquet, .csv or .jsonl file.
 
@@ -85,7 +85,7 @@ class DataConfig(Table):
         return Records.open(self.spec, **self.model_dump(exclude={"spec", "label_type"}))
 
 
-class StageConfig(Table):
+class StageConfig(Section):
     """One stage of core training; see ``efface.Stage``."""
 
     train: Literal["head", "tail", "all"] = "head"
@@ -101,7 +101,7 @@ class StageConfig(Table):
         return Stage(**self.model_dump())
 
 
-class CoreConfig(Table):
+class CoreConfig(Section):
     """``leaky_slope = 0`` keeps the ReLUs, ``calibrate_to = 0`` the scale of the core's logits; no
     ``stages`` means the backbone's default ones. ``resize`` (short side) and ``crop`` (central square), if
     given, replace those of the backbone's preprocessing; 0 leaves that step out."""
@@ -160,7 +160,7 @@ class CoreConfig(Table):
         return {"stages": stages, "calibrate_to": self.calibrate_to or None}
 
 
-class ConjugateGradientConfig(Table):
+class ConjugateGradientConfig(Section):
     kind: Literal["cg"] = "cg"
     tolerance: float = Field(default=1e-4, gt=0)
     absolute: float | None = Field(default=None, gt=0)
@@ -173,7 +173,7 @@ class ConjugateGradientConfig(Table):
         return ConjugateGradient(**self.model_dump(exclude={"kind"}))
 
 
-class SGDConfig(Table):
+class SGDConfig(Section):
     kind: Literal["sgd"] = "sgd"
     epochs: int = Field(default=50, ge=1)
     batch_size: int = Field(default=64, ge=1)
@@ -191,7 +191,7 @@ class SGDConfig(Table):
         return SGD(**self.model_dump(exclude={"kind"}))
 
 
-class CholeskyConfig(Table):
+class CholeskyConfig(Section):
     kind: Literal["cholesky"] = "cholesky"
     max_weights: int = Field(default=20_000, ge=1)
 
@@ -201,7 +201,7 @@ class CholeskyConfig(Table):
         return Cholesky(**self.model_dump(exclude={"kind"}))
 
 
-SOLVERS: dict[str, type[Table]] = {
+SOLVERS: dict[str, type[Section]] = {
     "cg": ConjugateGradientConfig,
     "sgd": SGDConfig,
     "cholesky": CholeskyConfig,
@@ -221,7 +221,7 @@ SolverConfig = Annotated[
 ]
 
 
-class UserConfig(Table):
+class UserConfig(Section):
     """The user part. ``replay_core`` uses core records again in its fit, as the paper does.
 
     ``mu`` left out: the compact part chooses it on core data, the tangent part takes 0.01. ``features``,
@@ -280,7 +280,7 @@ class UserConfig(Table):
         return MixedLinear(core, self.kind, cache=cache, **options)
 
 
-class OutputConfig(Table):
+class OutputConfig(Section):
     """``dir`` gets the model; ``cache`` keeps boundary activations (not kept on disk by default)."""
 
     dir: Annotated[str, Flag("The model's folder. Default: {default}.", name="out", path=True)] = (

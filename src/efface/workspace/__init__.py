@@ -9,8 +9,8 @@
     certificates/<n>.private.json <n>.public.json
     lock pending.json journal.jsonl                see ``ledger.py``
 
-A request is intent → compute → new files → CURRENT → purge → done (``ledger.Step`` has every step). Until
-CURRENT is replaced the old release stands and the request can be computed anew from the intent; after it,
+A request is intent → compute → new files → CURRENT → purge → done (``ledger.Milestone`` has every step).
+Until CURRENT is replaced the old release stands and the request can be computed anew from the intent; after it,
 only deletions are left. So a kill at any point ends, when the workspace is next opened, in the state that
 an undisturbed run ends in.
 

@@ -13,7 +13,7 @@ from efface.workspace.disk import explaining_the_disk
 from efface.workspace.forgotten import KEY, Forgotten, new_key, save_key
 from efface.workspace.founding import clear_folder
 from efface.workspace.inventory import FOLDERS
-from efface.workspace.ledger import Action, Step, reach, sync_directory
+from efface.workspace.ledger import Action, Milestone, reach, sync_directory
 from efface.workspace.protocol import RequestProtocol
 from efface.workspace.published import Current, current
 from efface.workspace.store import fill_cache, settings_of
@@ -35,11 +35,11 @@ def build(
     before = current(root)
     number = 1 if before is None else before.release + 1
     try:
-        store.inventory.journal.append(number, Action.TRAIN, Step.ACCEPTED)
-        reach(Step.ACCEPTED)
+        store.inventory.journal.append(number, Action.TRAIN, Milestone.ACCEPTED)
+        reach(Milestone.ACCEPTED)
         _write(protocol, number, model, data, config, restored)
-        store.inventory.journal.append(number, Action.TRAIN, Step.PREPARED)
-        reach(Step.PREPARED)
+        store.inventory.journal.append(number, Action.TRAIN, Milestone.PREPARED)
+        reach(Milestone.PREPARED)
         protocol.switch(Current(number, number))
     except (Exception, KeyboardInterrupt):
         if current(root) == before:
@@ -49,8 +49,8 @@ def build(
     with explaining_the_disk("the new model is served.", "free some space, then resume."):
         store.drop()
         protocol.purge()
-        store.inventory.journal.append(number, Action.TRAIN, Step.DONE)
-        reach(Step.DONE)
+        store.inventory.journal.append(number, Action.TRAIN, Milestone.DONE)
+        reach(Milestone.DONE)
 
 
 def _write(
@@ -105,4 +105,4 @@ def _abandon(protocol: RequestProtocol, number: int) -> None:
     else:
         protocol.tidy()
         return
-    store.inventory.journal.append(number, Action.TRAIN, Step.ABORTED)
+    store.inventory.journal.append(number, Action.TRAIN, Milestone.ABORTED)

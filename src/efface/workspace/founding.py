@@ -13,7 +13,7 @@ from efface.workspace import superseded
 from efface.workspace.disk import remove
 from efface.workspace.forgotten import KEY
 from efface.workspace.inventory import BUCKET, CACHE
-from efface.workspace.ledger import Action, Journal, Step
+from efface.workspace.ledger import Action, Journal, Milestone
 from efface.workspace.paths import ROWS
 from efface.workspace.published import CURRENT, current
 
@@ -87,7 +87,7 @@ def _is_half_made(path: Path) -> bool:
         begun = data.startswith(FIRST[: len(data)]) and len(data) < 1000 and b"\n" not in data
         return names <= {*EMPTY, journal.path.name} and begun
     finished = any(
-        entry.step is Step.DONE for entry in entries
+        entry.step is Milestone.DONE for entry in entries
     )  # then CURRENT was lost: ask a person
     return not finished and all(entry.action is Action.TRAIN for entry in entries)
 

@@ -20,7 +20,7 @@ from efface.parts.compact.stored_rows import bucket_names as listed_buckets
 from efface.parts.training_set import ROWS as ROWS_INDEX
 from efface.workspace import superseded
 from efface.workspace.forgotten import KEY, Forgotten, load_key
-from efface.workspace.ledger import Entry, Journal, Step
+from efface.workspace.ledger import Entry, Journal, Milestone
 from efface.workspace.manifest import NAME as MANIFEST
 from efface.workspace.manifest import Manifest
 from efface.workspace.paths import Paths
@@ -130,13 +130,15 @@ class Inventory:
     def settled(self) -> bool:
         """Whether no request is running or was cut short."""
         entries = self.journal.entries()
-        ended = bool(entries) and entries[-1].step in (Step.DONE, Step.ABORTED)
+        ended = bool(entries) and entries[-1].step in (Milestone.DONE, Milestone.ABORTED)
         return ended and self._is_told(entries) and not self.strays()
 
     def _is_told(self, entries: Sequence[Entry]) -> bool:
         """Whether the published release is in the journal, and no later one is finished."""
-        told = {entry.number for entry in entries if entry.step in (Step.PREPARED, Step.DONE)}
-        done = [entry.number for entry in entries if entry.step is Step.DONE]
+        told = {
+            entry.number for entry in entries if entry.step in (Milestone.PREPARED, Milestone.DONE)
+        }
+        done = [entry.number for entry in entries if entry.step is Milestone.DONE]
         return self.number in told and max(done, default=0) <= self.number
 
     def check_journal(self) -> None:

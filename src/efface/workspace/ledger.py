@@ -39,7 +39,7 @@ class Action(StrEnum):
     PLAN = "plan"
 
 
-class Step(StrEnum):
+class Milestone(StrEnum):
     """The protocol of a request, in order. Those marked * are lines of the journal."""
 
     LOCKED = "locked"
@@ -64,7 +64,7 @@ class Step(StrEnum):
     ABORTED = "aborted"  # * instead of all from COMPUTED on
 
 
-def reach(step: Step) -> None:
+def reach(step: Milestone) -> None:
     """Where tests kill the process: nothing happens unless EFFACE_TEST_KILL_AT names the step."""
     if os.environ.get(KILL_AT) == step.value:
         os.kill(
@@ -141,7 +141,7 @@ class Entry:
 
     number: int
     action: Action
-    step: Step
+    step: Milestone
     when: str
 
 
@@ -151,7 +151,7 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self.path, self.head = path, path.with_suffix(".head")
 
-    def append(self, number: int, action: Action, step: Step) -> None:
+    def append(self, number: int, action: Action, step: Milestone) -> None:
         """Add a line and wait until it is on disk; if that fails the journal is as it was."""
         self.repair()
         lines = self._lines()
@@ -192,7 +192,10 @@ class Journal:
             try:
                 values = json.loads(line)
                 chained = values.pop("previous") == previous
-                values["action"], values["step"] = Action(values["action"]), Step(values["step"])
+                values["action"], values["step"] = (
+                    Action(values["action"]),
+                    Milestone(values["step"]),
+                )
                 entry = Entry(**values)
                 chained = chained and isinstance(entry.number, int)
             except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as problem:

@@ -1,6 +1,6 @@
 """The protocol: a request in steps, such that a kill between any two of them is no harm.
 
-Intent → compute → new files → CURRENT → purge → done; ``ledger.Step`` has every step. Until CURRENT is
+Intent → compute → new files → CURRENT → purge → done; ``ledger.Milestone`` has every step. Until CURRENT is
 replaced the request can be computed anew from the intent; after it, only deletions are left.
 """
 
@@ -22,7 +22,7 @@ from efface.model.mixed_linear import MixedLinear
 from efface.progress import Progress
 from efface.workspace import superseded
 from efface.workspace.disk import explaining_the_disk, is_disk, is_full, remove, told
-from efface.workspace.ledger import Action, Intent, Step, reach, sync_directory
+from efface.workspace.ledger import Action, Intent, Milestone, reach, sync_directory
 from efface.workspace.published import CURRENT, SCHEMA, Current
 from efface.workspace.store import Store
 
@@ -49,7 +49,7 @@ class RequestProtocol:
     def working(self) -> Iterator[None]:
         """Alone in the workspace, nothing left unfinished."""
         with files.locked(self.paths.lock):
-            reach(Step.LOCKED)
+            reach(Milestone.LOCKED)
             self.inventory.only_looks = False
             self.recover(None)
             with self.store.holding():
@@ -60,8 +60,8 @@ class RequestProtocol:
         try:
             with explaining_the_disk("nothing was changed.", "free some space, ask again."):
                 intent.save(self.paths.pending)
-                reach(Step.INTENT)
-                self._mark(intent, Step.ACCEPTED)
+                reach(Milestone.INTENT)
+                self._mark(intent, Milestone.ACCEPTED)
         except EffaceError as problem:
             self._call_off(intent, problem)
             raise
@@ -97,7 +97,7 @@ class RequestProtocol:
             gone = intent.digests if intent.action is Action.FORGET else ()
             forgotten = self.inventory.forgotten.changed(gone, intent.restored)
             model, certificate = self._compute(intent, progress)
-            reach(Step.COMPUTED)
+            reach(Milestone.COMPUTED)
             self.store.write(
                 intent.number, model, certificate, forgotten, self.inventory.current.core
             )
@@ -105,7 +105,7 @@ class RequestProtocol:
             if not is_disk(problem):
                 self._call_off(intent, problem)
             raise
-        self._mark(intent, Step.PREPARED)
+        self._mark(intent, Milestone.PREPARED)
 
     def _compute(
         self, intent: Intent, progress: Progress | None
@@ -132,32 +132,32 @@ class RequestProtocol:
         values = {"schema": SCHEMA, **asdict(to)}
         files.write_json(self.paths.root / CURRENT, values, mode=files.PUBLIC)
         sync_directory(self.paths.root)
-        reach(Step.SWITCHED)
+        reach(Milestone.SWITCHED)
 
     def _finish(self, intent: Intent) -> None:
         """After the switch: record it, delete what is older, and the intent last."""
         number = intent.number
         seen = {(entry.number, entry.step) for entry in self.inventory.journal.entries()}
-        if (number, Step.PUBLISHED) not in seen:
-            self._mark(intent, Step.PUBLISHED)
+        if (number, Milestone.PUBLISHED) not in seen:
+            self._mark(intent, Milestone.PUBLISHED)
         self.purge()
-        self._mark(intent, Step.PURGED)
+        self._mark(intent, Milestone.PURGED)
         self._clear(intent)
 
     def _clear(self, intent: Intent) -> None:
         (self.paths.pending).unlink()
         sync_directory(self.paths.root)
-        reach(Step.CLEARED)
-        self._mark(intent, Step.DONE)
+        reach(Milestone.CLEARED)
+        self._mark(intent, Milestone.DONE)
 
     def purge(self) -> None:
         """Delete whatever the published release does not need. Files that readers may have open are
         unlinked, not overwritten: a reader keeps what it has mapped."""
         now = self.inventory.current
         for folder, number, step in (
-            ("releases", now.release, Step.OLD_RELEASES_GONE),
-            ("core", now.core, Step.OLD_CORE_GONE),
-            ("private", now.release, Step.OLD_STATE_GONE),
+            ("releases", now.release, Milestone.OLD_RELEASES_GONE),
+            ("core", now.core, Milestone.OLD_CORE_GONE),
+            ("private", now.release, Milestone.OLD_STATE_GONE),
         ):
             for path in (self.paths.root / folder).iterdir():
                 if path.name.isdigit() and path.name != str(number):
@@ -166,10 +166,10 @@ class RequestProtocol:
             reach(step)
         superseded.supersede(self.paths.certificates, now.release)
         sync_directory(self.paths.certificates)
-        reach(Step.OLD_CERTIFICATES_GONE)
+        reach(Milestone.OLD_CERTIFICATES_GONE)
         remove(self.paths.staging)
         self._purge_rows()
-        reach(Step.OLD_ROWS_GONE)
+        reach(Milestone.OLD_ROWS_GONE)
 
     def _purge_rows(self) -> None:
         self.store.remove_unused_buckets()
@@ -200,11 +200,12 @@ class RequestProtocol:
             remove(path)
         entries = self.inventory.journal.entries()
         last = entries[-1] if entries else None
-        if last is not None and last.step not in (Step.DONE, Step.ABORTED):
+        if last is not None and last.step not in (Milestone.DONE, Milestone.ABORTED):
             published = (
-                last.step in (Step.PREPARED, Step.PURGED) and last.number == self.inventory.number
+                last.step in (Milestone.PREPARED, Milestone.PURGED)
+                and last.number == self.inventory.number
             )
-            ended = Step.DONE if published else Step.ABORTED
+            ended = Milestone.DONE if published else Milestone.ABORTED
             self.inventory.journal.append(last.number, last.action, ended)
 
     def _call_off(self, intent: Intent, problem: Exception) -> None:
@@ -248,6 +249,6 @@ class RequestProtocol:
     def is_published(self, intent: Intent) -> bool:
         return intent.action is not Action.PLAN and self.inventory.number >= intent.number
 
-    def _mark(self, intent: Intent, step: Step) -> None:
+    def _mark(self, intent: Intent, step: Milestone) -> None:
         self.inventory.journal.append(intent.number, intent.action, step)
         reach(step)

@@ -36,7 +36,7 @@ from efface.workspace import superseded
 from efface.workspace.disk import remove
 from efface.workspace.forgotten import KEY, Forgotten
 from efface.workspace.inventory import SCHEMA, Inventory
-from efface.workspace.ledger import Step, reach, sync_directory
+from efface.workspace.ledger import Milestone, reach, sync_directory
 from efface.workspace.manifest import NAME as MANIFEST
 from efface.workspace.manifest import Manifest, digests_of
 from efface.workspace.paths import ROWS
@@ -194,10 +194,10 @@ class Store:
     ) -> None:
         """All files of a release, on disk but not yet served."""
         model.save_user(self.paths.release(number))
-        reach(Step.RELEASE)
+        reach(Milestone.RELEASE)
         self._write_private(number, model)
         forgotten.save(self.paths.private(number))
-        reach(Step.PRIVATE)
+        reach(Milestone.PRIVATE)
         if certificate is not None:
             folder = self.paths.certificates
             for form, values in (
@@ -208,7 +208,7 @@ class Store:
                 mode = files.PRIVATE if form == "private" else files.PUBLIC
                 files.write_json(folder / f"{number}.{form}.json", named, mode=mode)
             sync_directory(folder)
-        reach(Step.CERTIFICATE)
+        reach(Milestone.CERTIFICATE)
         self._manifest_of(number, core, model.cache, forgotten.key)
         for folder in (self.paths.private(number), self.paths.release(number)):
             sync_directory(folder)

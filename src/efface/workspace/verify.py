@@ -21,7 +21,7 @@ from efface.guarantee.certificates import (
 from efface.guarantee.checks import Check
 from efface.model.mixed_linear import MixedLinear
 from efface.workspace import Workspace
-from efface.workspace.ledger import Action, Step
+from efface.workspace.ledger import Action, Milestone
 from efface.workspace.superseded import CERTIFICATE_SCHEMA
 
 
@@ -79,7 +79,7 @@ def _leftovers(workspace: Workspace) -> Check:
 
 def _journal(workspace: Workspace) -> Check:
     entries = workspace.inventory.journal.entries()
-    done = [entry.number for entry in entries if entry.step is Step.DONE]
+    done = [entry.number for entry in entries if entry.step is Milestone.DONE]
     ok = bool(done) and done[-1] == workspace.number
     last = f"the last finished is {done[-1]}" if done else "none is finished"
     return Check("journal", ok, f"{len(entries)} lines; {last}, {workspace.number} is published")

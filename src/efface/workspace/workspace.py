@@ -26,7 +26,7 @@ from efface.workspace.building import build
 from efface.workspace.disk import explaining_the_disk
 from efface.workspace.founding import check_folder
 from efface.workspace.inventory import Inventory
-from efface.workspace.ledger import Action, Intent, Step, reach
+from efface.workspace.ledger import Action, Intent, Milestone, reach
 from efface.workspace.protocol import RequestProtocol, Result
 from efface.workspace.published import current, load
 from efface.workspace.store import Store
@@ -212,7 +212,7 @@ class Workspace:
             part = replace(part, looks=looks_of(part.records))
             with explaining_the_disk("nothing was changed.", "free some space, add them again."):
                 self.store.stage(part)
-            reach(Step.STAGED)
+            reach(Milestone.STAGED)
             guarantee = self.guarantee
             if self.store.part.noisy:  # nothing to hide before the first request
                 shifts = self.store.shifts

@@ -9,7 +9,7 @@ import pytest
 
 from efface.guarantee.certificates import ExactCertificate
 from efface.guarantee.checks import Check
-from efface.parts.compact.verification import Solved, compare
+from efface.parts.compact.verification import Snapshot, compare
 
 THETA = np.array([[0.5, -1.0], [0.25, 3.0]], dtype=np.float32)
 CERTIFICATE = ExactCertificate("aa", "bb", 90, 10, 1e-15)
@@ -17,8 +17,8 @@ CERTIFICATE = ExactCertificate("aa", "bb", 90, 10, 1e-15)
 
 def check(stored: np.ndarray, digest: str, claimed: bool | None, proved: bool) -> Check:
     certificate = dataclasses.replace(CERTIFICATE, weights_proved=claimed)
-    again = Solved("aa", "bb", THETA, proved)
-    sums, weights = compare(Solved("aa", digest, stored, claimed), again, certificate)
+    again = Snapshot("aa", "bb", THETA, proved)
+    sums, weights = compare(Snapshot("aa", digest, stored, claimed), again, certificate)
     assert sums.ok
     return weights
 

@@ -49,7 +49,7 @@ class Columns:
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class Refined:
     """What became of each output so far; filled in as they are done.
 
     Args:
@@ -92,17 +92,17 @@ class Refinement:
     ridge: float | None
     enough: float
 
-    def start(self) -> tuple[Columns, Outcome]:
+    def start(self) -> tuple[Columns, Refined]:
         """Z = 0 and ρ = B: outputs whose column of B is 0 are done."""
         right = self.system.right_hand_side()
         index, shape = np.arange(len(self.target_scale)), right.parts[0].shape
         zero = Expansion((np.zeros(shape),))
         columns = Columns(index, zero, right, self._norms(right, index))
         nothing, norm = np.zeros(len(index), dtype=np.bool_), columns.norm
-        outcome = Outcome(np.zeros(shape, np.float32), norm, norm.copy(), norm.copy(), nothing)
+        outcome = Refined(np.zeros(shape, np.float32), norm, norm.copy(), norm.copy(), nothing)
         return self._note(columns, outcome), outcome
 
-    def run(self, columns: Columns, outcome: Outcome, factor: Factor) -> Columns:
+    def run(self, columns: Columns, outcome: Refined, factor: Factor) -> Columns:
         """Refine with this factor and note what is done; returns the outputs that are not.
 
         It ends when a step leaves too much of a residual (the factor is too poor for the system), when
@@ -120,7 +120,7 @@ class Refinement:
                 break
         return columns
 
-    def _note(self, columns: Columns, outcome: Outcome) -> Columns:
+    def _note(self, columns: Columns, outcome: Refined) -> Columns:
         """Write down where these outputs are; returns those that are not done."""
         theta, done = self.decide(columns, outcome.right)
         at = columns.index

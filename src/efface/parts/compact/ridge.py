@@ -32,7 +32,7 @@ from efface.errors import EffaceError
 from efface.parts.compact.factor import Factor
 from efface.parts.compact.integer_system import IntegerSystem
 from efface.parts.compact.rational import MOST_FEATURES, solve_exactly
-from efface.parts.compact.refinement import RANGE, TIE, Outcome, Refinement
+from efface.parts.compact.refinement import RANGE, TIE, Refined, Refinement
 from efface.parts.compact.release_grid import ReleaseGrid, to_float32
 from efface.parts.compact.statistics import Statistics
 
@@ -173,7 +173,7 @@ class _System:
         status = RidgeStatus.SOLVED if solved else RidgeStatus.INACCURATE
         return self._solution(outcome, ridge, status)
 
-    def _in_fractions(self, refinement: Refinement, ridge: float, outcome: Outcome) -> None:
+    def _in_fractions(self, refinement: Refinement, ridge: float, outcome: Refined) -> None:
         """The last resort: small systems are solved exactly, others are left without a proof."""
         if refinement.ridge is None:
             outcome.done[:] = False
@@ -192,7 +192,7 @@ class _System:
                 outcome.theta[j, i] = to_float32(weight)
         outcome.done[:], outcome.bound[:] = True, 0.0
 
-    def _solution(self, outcome: Outcome, ridge: float, status: RidgeStatus) -> RidgeSolution:
+    def _solution(self, outcome: Refined, ridge: float, status: RidgeStatus) -> RidgeSolution:
         num_rows = self.statistics.num_rows
         weights = np.array(outcome.theta.T, order="C")  # (k, c)
         norm, relative = float(np.linalg.norm(outcome.norm)), outcome.relative_residual

@@ -34,7 +34,7 @@ from efface.parts.compact.ridge import RidgeSolution, solve
 from efface.parts.compact.row_maker import RowMaker
 from efface.parts.compact.rows import Rows
 from efface.parts.compact.statistics import Statistics
-from efface.parts.compact.verification import Solved, compare
+from efface.parts.compact.verification import Snapshot, compare
 from efface.parts.part import Agreement, Change, within_rounding
 from efface.parts.training_set import TrainingSet
 from efface.progress import Progress
@@ -275,8 +275,10 @@ class CompactUser(RowMaker):
         self.learn(data)
         yield from compare(stored, self._solved(), certificate)
 
-    def _solved(self) -> Solved:
-        return Solved(self.statistics_digest, self.weights_digest, self.theta, self.weights_proved)
+    def _solved(self) -> Snapshot:
+        return Snapshot(
+            self.statistics_digest, self.weights_digest, self.theta, self.weights_proved
+        )
 
     def agreement(self, data: TrainingSet, at: np.ndarray, again: TrainingSet) -> Agreement:
         """In integers a row is a function of the image alone: one that differs is wrong."""

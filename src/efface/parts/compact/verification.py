@@ -16,7 +16,7 @@ RELATIVE = 2.0**-22
 
 
 @dataclass(frozen=True)
-class Solved:
+class Snapshot:
     """Sums and weights at one moment."""
 
     statistics_digest: str
@@ -25,7 +25,7 @@ class Solved:
     proved: bool | None
 
 
-def compare(stored: Solved, again: Solved, certificate: Certificate | None) -> Iterator[Check]:
+def compare(stored: Snapshot, again: Snapshot, certificate: Certificate | None) -> Iterator[Check]:
     """``again`` is from the retained rows, just now."""
     same = again.statistics_digest == stored.statistics_digest
     found = f"{again.statistics_digest} from the rows, {stored.statistics_digest} stored"
@@ -44,7 +44,7 @@ def compare(stored: Solved, again: Solved, certificate: Certificate | None) -> I
     yield _same_weights(stored, again, certificate)
 
 
-def _same_weights(stored: Solved, again: Solved, certificate: Certificate | None) -> Check:
+def _same_weights(stored: Snapshot, again: Snapshot, certificate: Certificate | None) -> Check:
     """Where the stored weights were proved, and those solved just now are, they must be equal."""
     name = "weights from the statistics"
     assert stored.theta is not None
