@@ -32,7 +32,7 @@ from efface.data.records import Records
 from efface.errors import EffaceError, FormatError
 from efface.model.mixed_linear import MixedLinear
 from efface.parts.compact import stored_rows
-from efface.workspace import Workspace, ledger, workspace
+from efface.workspace import Workspace, building, ledger
 from efface.workspace.published import current, load
 from efface.workspace.verify import all_checks
 
@@ -46,7 +46,7 @@ LEFT = PEOPLE.where(lambda record: record.owner != OWNER)
 def the_same_every_time() -> Iterator[None]:
     """One key, one clock, no waiting for the real disk, two buckets of rows."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(workspace, "new_key", lambda: bytes(range(32)))
+        patch.setattr(building, "new_key", lambda: bytes(range(32)))
         patch.setattr(ledger, "now", lambda: "2030-01-01T00:00:00+00:00")
         patch.setattr(os, "fsync", lambda _: None)
         patch.setattr(stored_rows, "PER_BUCKET", 8)

@@ -12,7 +12,17 @@ from tests.docs.pages import PAGES, Block, blocks, name
 from tests.docs.surroundings import photos_and_network
 from tests.places import ROOT
 
-PYTHON = {page: [b for b in blocks(page) if b.language == "python"] for page in PAGES}
+DOOR = "tests/door/test_page.py"  # runs these with images at hand and a small network for the large one
+
+
+def is_the_doors(block: Block) -> bool:
+    return name(block.page) == "docs/python.md" or "ForgettingClassifier" in block.text
+
+
+PYTHON = {
+    page: [b for b in blocks(page) if b.language == "python" and not is_the_doors(b)]
+    for page in PAGES
+}
 NOT_RUN = {  # page and reason: entered here, too, so that nobody turns an example off in passing
     ("docs/audit.md", "my_step is yours to write"),
 }
@@ -41,6 +51,18 @@ def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.Monke
         if block.not_run is None:
             run(block, names)
     shutil.rmtree(tmp_path)  # models take room
+
+
+def test_what_the_door_shows_is_run_there() -> None:
+    shown = {
+        name(b.page)
+        for page in PAGES
+        for b in blocks(page)
+        if b.language == "python" and is_the_doors(b)
+    }
+    text = (ROOT / DOOR).read_text(encoding="utf-8")
+    assert shown == {"README.md", "docs/python.md"}
+    assert all(page in text for page in shown)
 
 
 def test_blocks_that_are_not_run_are_known() -> None:
