@@ -1,0 +1,150 @@
+"""Whole-network fine-tuning: the paper's core on 30 % of the data, and its "DNN" on all of it.
+
+    python experiments/finetuning.py --data ../shared/data/cub40 --share core --size 160 --precision bf16 \
+        --backbone hf:../shared/weights/resnet50-imagenet --folder /tmp/finetune
+
+``--share core``: rate and length are chosen on held-out core images ("not at all" is a choice), then the
+network is fine-tuned on all core images; ``--share all``: the first rate and length, on all training images.
+Test images are looked at once, at the end, at ``--test-size`` and at the size of training. What was measured
+is kept, and a run that was killed goes on. Writes experiments/results/finetuning-NAME-SHARE.json.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from common import RESULTS, Results, name_of, parser
+
+from efface import Records
+from efface.backbone import load_backbone
+from efface.finetuning import FineTuning, Precision, Schedule, Tuned, fine_tune, network_of
+from efface.tuning_choice import TuningChoice, candidates_of, choose_tuning, ridge_scores
+
+
+class Study:
+    """One seed: the split, and where its runs are kept."""
+
+    def __init__(self, args: Any, seed: int) -> None:
+        self.args, self.seed = args, seed
+        self.data = Records.open(args.data, core_fraction=args.core_fraction, seed=seed)
+        self.backbone = load_backbone(args.backbone)
+        self.folder = Path(args.folder) / f"{name_of(args.data)}-{args.share}-{args.size}-{seed}"
+        self.settings = FineTuning(
+            epochs=args.epochs[0],
+            batch_size=args.batch_size,
+            rate=args.rates[0],
+            head_rate=args.rates[0] * args.head_factor,
+            schedule=Schedule(args.schedule),
+            size=args.size,
+            scale=(args.least_crop, 1.0),
+            flip=not args.no_flip,
+            precision=Precision(args.precision),
+            seed=seed,
+        )
+        self.begin = time.monotonic()
+
+    def choice(self) -> TuningChoice:
+        candidates = candidates_of(self.settings, self.args.rates, self.args.epochs)
+        return choose_tuning(
+            self.backbone, self.data.core, candidates, folder=self.folder, progress=say
+        )
+
+    def tuned(self, settings: FineTuning | None) -> Tuned:
+        """None: the network as it came, under a zero head."""
+        core = self.args.share == "core"
+        records = self.data.core if core else self.data.core + self.data.user
+        if settings is None:
+            return Tuned(self.backbone, network_of(self.backbone, len(records.classes)), ())
+        name = f"rate-{settings.rate:g}-epochs-{settings.epochs}"
+        return fine_tune(self.backbone, records, settings, folder=self.folder / name, progress=say)
+
+    def scores(self, tuned: Tuned, own_head: bool) -> dict[str, Any]:
+        """Accuracy on test images of the head, and of a ridge on pooled features of all training images."""
+        labels, test = torch.from_numpy(self.data.test.labels), self.data.test
+        sizes, result = dict.fromkeys((self.args.test_size, self.args.size)), {}
+        for size in sizes if own_head else ():
+            guess = tuned.logits(test, self.settings, size, progress=say).argmax(1)
+            result[f"accuracy_{size or 'own'}"] = float((guess == labels).float().mean())
+        if self.args.ridge:
+            result["ridge_accuracy"] = self._ridge(tuned)
+        return result
+
+    def _ridge(self, tuned: Tuned) -> float:
+        """On all training images; λ is the one of least error on *test* images: to compare features only."""
+        train, test = self.data.core + self.data.user, self.data.test
+        h, new = (
+            tuned.logits(r, self.settings, features=True, progress=say) for r in (train, test)
+        )
+        labels = [torch.from_numpy(records.labels) for records in (train, test)]
+        return ridge_scores(h, labels[0], new, labels[1], len(train.classes))[1]
+
+
+def run(args: Any, seed: int, results: Results) -> None:
+    study, name = Study(args, seed), f"{args.share}/{seed}"
+    settings: FineTuning | None = study.settings
+    if args.share == "core":
+        choice = study.choice()
+        settings = choice.best.settings
+        trials = [
+            {"settings": t.settings and asdict(t.settings), "error": t.error}
+            | {"accuracy": t.accuracy, "seconds": t.seconds}
+            for t in choice.trials
+        ]
+        results.put(f"choice/{seed}", {"trials": trials, "num_held_out": choice.num_held_out})
+    for tried in dict.fromkeys((settings, study.settings if args.anyway else settings)):
+        label = name if tried == settings else f"{name}/anyway"
+        if label in results:
+            continue
+        begin = time.monotonic()
+        tuned = study.tuned(tried)
+        seconds = time.monotonic() - begin
+        value = study.scores(tuned, tried is not None) | {"seconds": seconds}
+        value |= {"settings": tried and asdict(tried), "losses": list(tuned.losses)}
+        results.put(label, value)
+
+
+_told = [0.0]
+
+
+def say(fraction: float, message: str) -> None:
+    if fraction >= 1 or time.monotonic() - _told[0] > 15:
+        _told[0] = time.monotonic()
+        print(f"  {fraction:4.0%} {message}", flush=True)
+
+
+def main() -> None:
+    options = parser(__doc__.splitlines()[0])
+    options.add_argument("--share", choices=("core", "all"), default="core")
+    options.add_argument("--epochs", type=int, nargs="+", default=[12])
+    options.add_argument("--rates", type=float, nargs="+", default=[0.01])
+    options.add_argument(
+        "--head-factor", type=float, default=10, help="the head's rate : the rest's"
+    )
+    options.add_argument("--batch-size", type=int, default=32)
+    options.add_argument("--schedule", choices=[*Schedule], default="cosine")
+    options.add_argument("--size", type=int, default=0, help="of training images; 0: the network's")
+    options.add_argument("--test-size", type=int, default=0, help="the same for test images")
+    options.add_argument("--least-crop", type=float, default=0.25, help="share of the image's area")
+    options.add_argument("--no-flip", action="store_true")
+    options.add_argument("--precision", choices=[*Precision], default="float32")
+    options.add_argument("--folder", default="/tmp/finetune", help="where checkpoints are kept")
+    options.add_argument("--ridge", action="store_true", help="and a ridge on the pooled features")
+    options.add_argument(
+        "--anyway", action="store_true", help="fine-tune even if it was not chosen"
+    )
+    args = options.parse_args()
+    left_out = ("data", "seeds", "out", "folder", "cache", "backbone", "anyway", "ridge")
+    kept = {k: v for k, v in vars(args).items() if k not in left_out}
+    path = args.out or RESULTS / f"finetuning-{name_of(args.data)}-{args.share}.json"
+    results = Results(path, kept)
+    for seed in args.seeds:
+        if not {f"{args.share}/{seed}"} <= set(results.values["results"]) or args.anyway:
+            run(args, seed, results)
+
+
+if __name__ == "__main__":
+    main()
