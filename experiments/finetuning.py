@@ -86,7 +86,7 @@ class Study:
 def run(args: Any, seed: int, results: Results) -> None:
     study, name = Study(args, seed), f"{args.share}/{seed}"
     settings: FineTuning | None = study.settings
-    if args.share == "core":
+    if args.share == "core" and not args.unchosen:
         choice = study.choice()
         settings = choice.best.settings
         trials = [
@@ -136,8 +136,19 @@ def main() -> None:
     options.add_argument(
         "--anyway", action="store_true", help="fine-tune even if it was not chosen"
     )
+    options.add_argument("--unchosen", action="store_true", help="the first rate, the first length")
     args = options.parse_args()
-    left_out = ("data", "seeds", "out", "folder", "cache", "backbone", "anyway", "ridge")
+    left_out = (
+        "data",
+        "seeds",
+        "out",
+        "folder",
+        "cache",
+        "backbone",
+        "anyway",
+        "ridge",
+        "unchosen",
+    )
     kept = {k: v for k, v in vars(args).items() if k not in left_out}
     path = args.out or RESULTS / f"finetuning-{name_of(args.data)}-{args.share}.json"
     results = Results(path, kept)

@@ -71,10 +71,11 @@ class Augmentation:
         array = array[:, :, 0] if array.ndim == 3 and array.shape[2] == 1 else array
         height, width = array.shape[:2]
         box = random_box(height, width, self.scale, drawn)
-        corners = (box.left, box.top, box.left + box.width, box.top + box.height)
+        # Cut out first: resize(box=…) would look at pixels beyond the box.
+        array = array[box.top : box.top + box.height, box.left : box.left + box.width]
         side = (self.size, self.size) if self.size else (width, height)
         how = Image.Resampling[self.preprocess.interpolation.upper()]
-        array = np.asarray(Image.fromarray(array).resize(side, how, box=corners))
+        array = np.asarray(Image.fromarray(np.ascontiguousarray(array)).resize(side, how))
         if self.flip and drawn[FLIP] < 0.5:
             array = array[:, ::-1]
         return replace(self.preprocess, resize=0, crop=0)(np.ascontiguousarray(array))

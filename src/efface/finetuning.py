@@ -208,8 +208,19 @@ def fine_tune(
             at.save(training.tensors(), losses)
     network.eval().requires_grad_(False)
     modules = list(network)[:-1]
-    steps = tuple(replace(s, module=m) for s, m in zip(backbone.steps, modules, strict=True))
+    steps = tuple(
+        replace(s, module=_plain(m)) for s, m in zip(backbone.steps, modules, strict=True)
+    )
     return Tuned(replace(backbone, steps=steps, has_statistics=False), network, tuple(losses))
+
+
+def _plain(module: nn.Module) -> nn.Module:
+    """A copy whose weights lie in memory as those of a network that was just loaded: kernels, and with them
+    the last bits, go by that."""
+    made = copy.deepcopy(module)
+    for tensor in (*made.parameters(), *made.buffers()):
+        tensor.data = tensor.data.clone(memory_format=torch.contiguous_format)
+    return made
 
 
 class _Training:

@@ -2,8 +2,8 @@
 
 On a few images a class fine-tuning can make features worse than they came (cub40, 9 images a class), so "not
 at all" is always one of the choices. Core owners are split once, by their names; every choice is tuned on
-four fifths of them, and judged by how well a ridge regression on its pooled features, fitted on those same four
-fifths, predicts the rest:
+four fifths of them, and judged by how well a ridge regression on its pooled features, fitted on those same
+four fifths, predicts the rest:
 
     error = min over λ of Σ‖W h(x) + b − y‖² / Σ‖ȳ − y‖²,    y one-hot, the sums over held-out images.
 
