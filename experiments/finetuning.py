@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from common import RESULTS, Results, name_of, parser
 
-from efface import Records
+from efface import Core, MixedLinear, Records, Stage
 from efface.backbone import load_backbone
 from efface.finetuning import FineTuning, Precision, Schedule, Tuned, fine_tune, network_of
 from efface.tuning_choice import TuningChoice, candidates_of, choose_tuning, ridge_scores
@@ -71,7 +71,19 @@ class Study:
             result[f"accuracy_{size or 'own'}"] = float((guess == labels).float().mean())
         if self.args.ridge:
             result["ridge_accuracy"] = self._ridge(tuned)
+        if self.args.compact is not None:
+            result |= self._compact(tuned, self.args.compact)
         return result
+
+    def _compact(self, tuned: Tuned, features: int) -> dict[str, Any]:
+        """The default model that forgets, on a core of this network."""
+        core = Core(tuned.backbone, classes=self.data.classes, linearize=self.args.linearize)
+        core.fit(self.data.core, (Stage("head", epochs=60, lr=0.01),), progress=say)
+        model = MixedLinear(core, "compact", features=features)
+        model.fit(self.data.user, replay=self.data.core, progress=say)
+        accuracy, ridge = model.accuracy(self.data.test), model.user.total_ridge
+        form = type(model.user.form).__name__
+        return {"compact_accuracy": accuracy, "compact_ridge": ridge, "compact_form": form}
 
     def _ridge(self, tuned: Tuned) -> float:
         """On all training images; λ is the one of least error on *test* images: to compare features only."""
@@ -137,6 +149,7 @@ def main() -> None:
         "--anyway", action="store_true", help="fine-tune even if it was not chosen"
     )
     options.add_argument("--unchosen", action="store_true", help="the first rate, the first length")
+    options.add_argument("--compact", type=int, help="and a compact model of so many features")
     args = options.parse_args()
     left_out = (
         "data",
