@@ -11,6 +11,7 @@ is kept, and a run that was killed goes on. Writes experiments/results/finetunin
 
 from __future__ import annotations
 
+import argparse
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -96,7 +97,7 @@ class Study:
 
 
 def run(args: Any, seed: int, results: Results) -> None:
-    study, name = Study(args, seed), f"{args.share}/{seed}"
+    study = Study(args, seed)
     settings: FineTuning | None = study.settings
     if args.share == "core" and not args.unchosen:
         choice = study.choice()
@@ -107,16 +108,22 @@ def run(args: Any, seed: int, results: Results) -> None:
             for t in choice.trials
         ]
         results.put(f"choice/{seed}", {"trials": trials, "num_held_out": choice.num_held_out})
-    for tried in dict.fromkeys((settings, study.settings if args.anyway else settings)):
-        label = name if tried == settings else f"{name}/anyway"
-        if label in results:
-            continue
-        begin = time.monotonic()
-        tuned = study.tuned(tried)
-        seconds = time.monotonic() - begin
-        value = study.scores(tuned, tried is not None) | {"seconds": seconds}
-        value |= {"settings": tried and asdict(tried), "losses": list(tuned.losses)}
-        results.put(label, value)
+    wanted = {f"{args.share}/{seed}": settings}
+    if args.anyway and settings is None:
+        wanted[f"{args.share}/{seed}/anyway"] = study.settings
+    if (args.ridge or args.compact) and settings is not None:
+        wanted[f"untuned/{seed}"] = None
+    for name, tried in wanted.items():
+        if name not in results:
+            results.put(name, measured(study, tried))
+
+
+def measured(study: Study, settings: FineTuning | None) -> dict[str, Any]:
+    begin = time.monotonic()
+    tuned = study.tuned(settings)
+    seconds = time.monotonic() - begin
+    value = study.scores(tuned, settings is not None) | {"seconds": seconds}
+    return value | {"settings": settings and asdict(settings), "losses": list(tuned.losses)}
 
 
 _told = [0.0]
@@ -128,7 +135,7 @@ def say(fraction: float, message: str) -> None:
         print(f"  {fraction:4.0%} {message}", flush=True)
 
 
-def main() -> None:
+def options_of() -> argparse.ArgumentParser:
     options = parser(__doc__.splitlines()[0])
     options.add_argument("--share", choices=("core", "all"), default="core")
     options.add_argument("--epochs", type=int, nargs="+", default=[12])
@@ -150,7 +157,11 @@ def main() -> None:
     )
     options.add_argument("--unchosen", action="store_true", help="the first rate, the first length")
     options.add_argument("--compact", type=int, help="and a compact model of so many features")
-    args = options.parse_args()
+    return options
+
+
+def main() -> None:
+    args = options_of().parse_args()
     left_out = (
         "data",
         "seeds",
@@ -166,8 +177,7 @@ def main() -> None:
     path = args.out or RESULTS / f"finetuning-{name_of(args.data)}-{args.share}.json"
     results = Results(path, kept)
     for seed in args.seeds:
-        if not {f"{args.share}/{seed}"} <= set(results.values["results"]) or args.anyway:
-            run(args, seed, results)
+        run(args, seed, results)
 
 
 if __name__ == "__main__":

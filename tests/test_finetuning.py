@@ -150,7 +150,7 @@ def test_what_cannot_work_says_what_to_do() -> None:
     with pytest.raises(RecordError, match="name a size"):
         fine_tune(backbone(), records + larger, QUICK)
     fine_tune(backbone(), records + larger, replace(QUICK, size=8, epochs=1))
-    for wrong in ({"epochs": 0}, {"scale": (0.5, 0.2)}, {"rate": math.nan}, {"momentum": 1.0}):
+    for wrong in ({"epochs": 0}, {"scale": (0.5, 0.2)}, {"rate": math.nan}, {"precision": "fp8"}):
         with pytest.raises(EffaceError, match="makes no sense"):
             FineTuning(**wrong)  # type: ignore[arg-type]
 
@@ -180,7 +180,7 @@ def test_a_killed_run_ends_with_the_same_weights(
     assert digest(ended) == digest(whole)
     assert ended.losses == whole.losses
     names = sorted(path.name for path in folder.iterdir())
-    assert names == ["epoch-0004.safetensors", "finetuning.json"]
+    assert names == ["epoch-0004.safetensors", "finetuning.json", "lock"]
     read: list[str] = []  # a finished run is only read
     again = fine_tune(
         backbone(), records, settings, folder=folder, progress=lambda _, m: read.append(m)

@@ -120,7 +120,7 @@ def test_a_choice_goes_on_with_the_trials_there_are(
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "choice.json"
     ]  # no weights of trials
-    tried: list[FineTuning] = []
+    tried: list[FineTuning] = []  # the network as it came is not looked at again either
 
     def spy(*arguments: object, **options: object) -> object:
         tried.append(arguments[2])  # type: ignore[arg-type]

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from efface import files
 from efface.augmentation import Augmentation, draws, shuffled
 from efface.backbone import Backbone
 from efface.checkpoint import Checkpoint, Run
@@ -38,6 +39,7 @@ from efface.records import Records
 from efface.tail import Tail
 from efface.training import Progress, cross_entropy
 
+LOCK = "lock"  # in a run's folder, held by who works on it
 STEPS_AT = (0.5, 0.8)  # of the run: the paper's epochs 25 and 40 of 50
 
 
@@ -94,6 +96,8 @@ class FineTuning:
             "size": self.size >= 0,
             "scale": 0 < low <= high <= 1,
         }
+        checks["schedule"] = self.schedule in tuple(Schedule)
+        checks["precision"] = self.precision in tuple(Precision)
         for name, fine in checks.items():
             if not fine:
                 message = f"fine-tuning with {name} = {getattr(self, name)!r} makes no sense."
@@ -103,12 +107,12 @@ class FineTuning:
 
     def annealing(self, t: float) -> float:
         """a(t), t the part of the run that is done."""
-        if Schedule(self.schedule) is Schedule.COSINE:
+        if self.schedule == Schedule.COSINE:
             return 0.5 * (1 + math.cos(math.pi * t))
         return float(0.1 ** sum(t >= at for at in STEPS_AT))
 
     def autocast(self) -> AbstractContextManager[object]:
-        bf16 = Precision(self.precision) is Precision.BF16
+        bf16 = self.precision == Precision.BF16
         return torch.autocast("cpu", torch.bfloat16) if bf16 else nullcontext()
 
 
@@ -190,8 +194,9 @@ def fine_tune(
 ) -> Tuned:
     """Fine-tune all weights of ``backbone`` under a new head; only a batch of images is in memory.
 
-    With a ``folder`` every epoch is kept there, and a run that was killed goes on after its last one. On one
-    machine, with one number of threads, the same arguments give the same weights, interrupted or not.
+    With a ``folder`` every epoch is kept there, and a run that was killed goes on after its last one; a
+    second run in it waits for the first. On one machine, with one number of threads, the same arguments give
+    the same weights, interrupted or not.
     """
     if len(records) == 0:
         raise EffaceError("no records to fine-tune on.", "choose a core fraction above 0.")
@@ -200,17 +205,11 @@ def fine_tune(
     if folder is not None:
         at = Checkpoint(Path(folder), run_of(backbone, network, records, settings))
     training = _Training(backbone, network, records, settings)
-    losses = training.resume(at) if at is not None else []
-    clock = _Clock(settings.epochs, len(losses), progress)
-    for epoch in range(len(losses), settings.epochs):
-        losses.append(training.epoch(epoch, clock))
-        if at is not None:
-            at.save(training.tensors(), losses)
+    with nullcontext() if at is None else files.locked(at.folder / LOCK):
+        losses = training.run(at, progress)
     network.eval().requires_grad_(False)
-    modules = list(network)[:-1]
-    steps = tuple(
-        replace(s, module=_plain(m)) for s, m in zip(backbone.steps, modules, strict=True)
-    )
+    modules = zip(backbone.steps, list(network)[:-1], strict=True)
+    steps = tuple(replace(step, module=_plain(module)) for step, module in modules)
     return Tuned(replace(backbone, steps=steps, has_statistics=False), network, tuple(losses))
 
 
@@ -249,6 +248,16 @@ class _Training:
         self.optimizer = torch.optim.SGD(
             groups, momentum=settings.momentum, weight_decay=settings.weight_decay
         )
+
+    def run(self, at: Checkpoint | None, progress: Progress | None) -> list[float]:
+        """To the end, from where ``at`` is; the losses of all epochs."""
+        losses = [] if at is None else self.resume(at)
+        clock = _Clock(self.settings.epochs, len(losses), progress)
+        for epoch in range(len(losses), self.settings.epochs):
+            losses.append(self.epoch(epoch, clock))
+            if at is not None:
+                at.save(self.tensors(), losses)
+        return losses
 
     def epoch(self, epoch: int, clock: _Clock) -> float:
         """One pass over the records; the mean loss."""

@@ -196,9 +196,10 @@ class _Bench:
     def _key(self, settings: FineTuning | None) -> str:
         """Whatever decides a trial's numbers."""
         network = network_of(self.backbone, len(self.part.classes))
-        run = asdict(run_of(self.backbone, network, self.part, settings or self.reading))
+        run = asdict(run_of(self.backbone, network, self.part, settings or FineTuning()))
         rest = [[record.digest, record.label] for record in self.rest]
         tried = {"run": run, "tuned": settings is not None, "rest": rest}
+        tried["precision"] = self.reading.precision
         return hashlib.sha256(json.dumps(tried, sort_keys=True).encode()).hexdigest()
 
     def _read(self) -> dict[str, tuple[float, float, float]]:
