@@ -23,7 +23,8 @@ from common import RESULTS, Results, name_of, parser
 from efface import Core, MixedLinear, Records, Stage
 from efface.backbone import load_backbone
 from efface.finetuning import FineTuning, Precision, Schedule, Tuned, fine_tune, network_of
-from efface.tuning_choice import TuningChoice, candidates_of, choose_tuning, ridge_scores
+from efface.targets import one_hot
+from efface.tuning_choice import RIDGES, TuningChoice, candidates_of, choose_tuning
 
 
 class Study:
@@ -64,14 +65,14 @@ class Study:
         return fine_tune(self.backbone, records, settings, folder=self.folder / name, progress=say)
 
     def scores(self, tuned: Tuned, own_head: bool) -> dict[str, Any]:
-        """Accuracy on test images of the head, and of a ridge on pooled features of all training images."""
+        """Accuracy on test images: of the head, and of models on the features and all training images."""
         labels, test = torch.from_numpy(self.data.test.labels), self.data.test
         sizes, result = dict.fromkeys((self.args.test_size, self.args.size)), {}
         for size in sizes if own_head else ():
             guess = tuned.logits(test, self.settings, size, progress=say).argmax(1)
             result[f"accuracy_{size or 'own'}"] = float((guess == labels).float().mean())
         if self.args.ridge:
-            result["ridge_accuracy"] = self._ridge(tuned)
+            result["ridge_accuracies"] = self._ridge(tuned)
         if self.args.compact is not None:
             result |= self._compact(tuned, self.args.compact)
         return result
@@ -86,14 +87,21 @@ class Study:
         form = type(model.user.form).__name__
         return {"compact_accuracy": accuracy, "compact_ridge": ridge, "compact_form": form}
 
-    def _ridge(self, tuned: Tuned) -> float:
-        """On all training images; λ is the one of least error on *test* images: to compare features only."""
+    def _ridge(self, tuned: Tuned) -> dict[str, float]:
+        """A plain ridge on pooled features of all training images, for each λ : mean ‖h − h̄‖²."""
         train, test = self.data.core + self.data.user, self.data.test
         h, new = (
             tuned.logits(r, self.settings, features=True, progress=say) for r in (train, test)
         )
-        labels = [torch.from_numpy(records.labels) for records in (train, test)]
-        return ridge_scores(h, labels[0], new, labels[1], len(train.classes))[1]
+        mean, y = h.double().mean(0), one_hot(torch.from_numpy(train.labels), len(train.classes))
+        h, new = h.double() - mean, new.double() - mean
+        gram, power, found = h.T @ h, float((h * h).sum(1).mean()), {}
+        for ridge in RIDGES:
+            system = gram + ridge * power * torch.eye(len(gram), dtype=torch.float64)
+            guess = new @ torch.linalg.solve(system, h.T @ (y - y.mean(0))) + y.mean(0)
+            right = guess.argmax(1) == torch.from_numpy(test.labels)
+            found[f"{ridge:.3g}"] = float(right.double().mean())
+        return found
 
 
 def run(args: Any, seed: int, results: Results) -> None:
@@ -103,7 +111,7 @@ def run(args: Any, seed: int, results: Results) -> None:
         choice = study.choice()
         settings = choice.best.settings
         trials = [
-            {"settings": t.settings and asdict(t.settings), "error": t.error}
+            {"settings": t.settings and asdict(t.settings), "loss": t.loss}
             | {"accuracy": t.accuracy, "seconds": t.seconds}
             for t in choice.trials
         ]
@@ -139,9 +147,9 @@ def options_of() -> argparse.ArgumentParser:
     options = parser(__doc__.splitlines()[0])
     options.add_argument("--share", choices=("core", "all"), default="core")
     options.add_argument("--epochs", type=int, nargs="+", default=[12])
-    options.add_argument("--rates", type=float, nargs="+", default=[0.01])
+    options.add_argument("--rates", type=float, nargs="+", default=[0.003])
     options.add_argument(
-        "--head-factor", type=float, default=10, help="the head's rate : the rest's"
+        "--head-factor", type=float, default=2, help="the head's rate : the rest's"
     )
     options.add_argument("--batch-size", type=int, default=32)
     options.add_argument("--schedule", choices=[*Schedule], default="cosine")

@@ -514,7 +514,7 @@ def plain_fine_tuning(
         images, total = torch.from_numpy(np.stack(views)), 0.0
         order = torch.tensor(shuffled(settings.seed, epoch, n))
         for step, index in enumerate(order.tensor_split(num_batches)):
-            t = (epoch * num_batches + step) / (settings.epochs * num_batches)
+            t = (epoch * num_batches + step + 0.5) / (settings.epochs * num_batches)
             loss = nn.functional.cross_entropy(network(images[index]), labels[index])
             gradients = torch.autograd.grad(loss, list(weights.values()))
             for (name, w), gradient in zip(weights.items(), gradients, strict=True):

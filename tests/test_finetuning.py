@@ -64,7 +64,7 @@ def begun(folder: Path, records: Records, settings: FineTuning = QUICK) -> Path:
 
 @pytest.mark.parametrize(
     "change",
-    [{}, {"momentum": 0.0}, {"schedule": "steps", "epochs": 5}, {"frozen_statistics": False}],
+    [{}, {"momentum": 0.0}, {"schedule": "steps", "warmup": 0.4}, {"frozen_statistics": False}],
     ids=["default", "no momentum", "steps", "statistics of batches"],
 )
 def test_it_is_the_plain_loop(change: dict[str, object]) -> None:
@@ -81,7 +81,7 @@ def test_a_tiny_network_learns_and_its_weights_are_its_own() -> None:
     start, train, test = backbone(), tiny_records(60), tiny_records(60, seed=7)
     before = tensors_digest(network_of(start, 3).state_dict())
     tuned = fine_tune(start, train, replace(QUICK, epochs=12))
-    assert tuned.losses[0] > 1 > 0.3 > tuned.losses[-1]
+    assert tuned.losses[0] > 1 > 0.5 > tuned.losses[-1]
     guess = tuned.logits(test, QUICK).argmax(1)
     assert (guess == torch.from_numpy(test.labels)).float().mean() > 0.95  # chance is 1/3
     assert tensors_digest(network_of(start, 3).state_dict()) == before
@@ -90,7 +90,7 @@ def test_a_tiny_network_learns_and_its_weights_are_its_own() -> None:
 
 def test_bf16_learns_too_and_keeps_float32_weights() -> None:
     tuned = fine_tune(backbone(), tiny_records(60), replace(QUICK, epochs=12, precision="bf16"))
-    assert tuned.losses[-1] < 0.3
+    assert tuned.losses[-1] < 0.5  # 1.1 at the start
     assert {v.dtype for k, v in tuned.network.state_dict().items() if "num" not in k} == {
         torch.float32
     }
@@ -116,9 +116,10 @@ def test_a_class_without_records_keeps_a_zero_row() -> None:
 
 
 def test_the_rate_is_annealed() -> None:
-    cosine, steps = FineTuning(), FineTuning(schedule="steps")  # type: ignore[arg-type]
+    cosine, steps = FineTuning(warmup=0), FineTuning(warmup=0, schedule="steps")  # type: ignore[arg-type]
     assert [cosine.annealing(t) for t in (0, 0.5, 1)] == pytest.approx([1, 0.5, 0])
     assert [steps.annealing(t) for t in (0, 0.49, 0.5, 0.8)] == pytest.approx([1, 1, 0.1, 0.01])
+    assert [replace(steps, warmup=0.2).annealing(t) for t in (0, 0.1, 0.2)] == [0, 0.5, 1]
 
 
 def test_only_a_batch_of_images_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,13 +1,14 @@
 """Whether, how fast and how long the core's network is fine-tuned: chosen on held-out core images.
 
 On a few images a class fine-tuning can make features worse than they came (cub40, 9 images a class), so "not
-at all" is always one of the choices. Core owners are split once, by their names; every choice is tuned on
-four fifths of them, and judged by how well a ridge regression on its pooled features, fitted on those same
-four fifths, predicts the rest:
+at all" is always one of the choices. Core owners are split once, by their names, and every choice is tuned on
+four fifths of them. Then it is used as it will be, under a ridge regression on images of which it has seen
+some: f₋ᵢ is fitted on the features of all core images but i, and asked for every held-out i,
 
-    error = min over λ of Σ‖W h(x) + b − y‖² / Σ‖ȳ − y‖²,    y one-hot, the sums over held-out images.
+    loss = min over λ, T of the mean of −log softmax(T · f₋ᵢ(xᵢ))[yᵢ].
 
-A squared error, because accuracies of a hundred images are too coarse to tell choices apart.
+All f₋ᵢ come from one decomposition. Not accuracy: that of a hundred images is too coarse to tell choices
+apart. Not the squared error: it rewards features that are merely less spread out.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -39,7 +41,8 @@ from efface.training import Progress
 SCHEMA = "efface.tuning-choice/1"
 NAME = "choice.json"
 HELD_OUT = 0.2
-RIDGES = tuple(10.0**k for k in np.arange(-3, 1.5, 0.5))  # × the mean of ‖h − h̄‖²
+RIDGES = tuple(10.0**k for k in np.arange(-3, 1.5, 0.5))  # λ : the mean of ‖h − h̄‖²
+SHARPNESSES = tuple(10.0**k for k in np.arange(0, 3, 0.125))  # T
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class Trial:
     """One choice, as it did on held-out core images. ``settings`` None: the network as it came."""
 
     settings: FineTuning | None
-    error: float  # infinite where it diverged
+    loss: float  # infinite where it diverged
     accuracy: float
     seconds: float
 
@@ -61,8 +64,8 @@ class TuningChoice:
 
     @property
     def best(self) -> Trial:
-        """The least error; of equals the first."""
-        return min(self.trials, key=lambda trial: trial.error)
+        """The least loss; of equals the first."""
+        return min(self.trials, key=lambda trial: trial.loss)
 
 
 def held_out(records: Records) -> NDArray[np.bool_]:
@@ -74,25 +77,26 @@ def held_out(records: Records) -> NDArray[np.bool_]:
     return np.array([owner in chosen for owner in records.owners], dtype=bool)
 
 
-def ridge_scores(
-    features: Tensor, labels: Tensor, new: Tensor, new_labels: Tensor, num_classes: int
+def left_out_scores(
+    features: Tensor, labels: Tensor, scored: Tensor, num_classes: int
 ) -> tuple[float, float]:
-    """(error, accuracy) on ``new`` rows of a ridge regression on ``features``; see the module.
+    """(loss, accuracy) over the rows in the mask ``scored``, each by a ridge on all other rows.
 
-    Solved in the dual, (K + λI) A = Y with K = H Hᵀ centred: a few images, many features.
+    With K = H Hᵀ + p·11ᵀ (H centred, p its mean squared norm: a bias of the same weight) and A = (K + λI)⁻¹,
+    the prediction for row i of a fit without it is yᵢ − (A y)ᵢ / Aᵢᵢ.
     """
-    mean = features.double().mean(0)
-    h, t = features.double() - mean, new.double() - mean
-    y, wanted = one_hot(labels, num_classes).double(), one_hot(new_labels, num_classes).double()
-    centre = y.mean(0)
-    values, vectors = torch.linalg.eigh(h @ h.T)
-    coefficients, reach = vectors.T @ (y - centre), t @ h.T @ vectors
-    power, scores = float(values.clamp(min=0).mean()), []
+    h = features.double() - features.double().mean(0)
+    power = float((h * h).sum(1).mean())
+    values, vectors = torch.linalg.eigh(h @ h.T + power)
+    y, truth = one_hot(labels, num_classes, 1.0), labels[scored]
+    inner, found = vectors.T @ y, []
     for ridge in RIDGES:
-        guess = reach @ (coefficients / (values + ridge * power)[:, None]) + centre
-        error = float(((guess - wanted) ** 2).sum() / ((centre - wanted) ** 2).sum())
-        scores.append((error, float((guess.argmax(1) == new_labels).double().mean())))
-    return min(scores)
+        inverse = 1 / (values.clamp(min=0) + ridge * power)
+        spread = (vectors[scored] ** 2) @ inverse
+        guess = y[scored] - (vectors[scored] * inverse) @ inner / spread[:, None]
+        losses = [float(F.cross_entropy(t * guess, truth)) for t in SHARPNESSES]
+        found.append((min(losses), float((guess.argmax(1) == truth).double().mean())))
+    return min(found)
 
 
 def choose_tuning(
@@ -174,10 +178,10 @@ class _Bench:
         begin = time.monotonic()
         where = None if self.folder is None else self.folder / f"trial-{key[:16]}"
         try:
-            error, accuracy = self._scores(self._tuned(settings, where, progress))
+            loss, accuracy = self._scores(self._tuned(settings, where, progress))
         except Diverged:
-            error, accuracy = math.inf, 0.0
-        trial = Trial(settings, error, accuracy, time.monotonic() - begin)
+            loss, accuracy = math.inf, 0.0
+        trial = Trial(settings, loss, accuracy, time.monotonic() - begin)
         self._keep(key, trial)
         if where is not None:
             shutil.rmtree(where, ignore_errors=True)
@@ -189,9 +193,10 @@ class _Bench:
         return fine_tune(self.backbone, self.part, settings, folder=where, progress=progress)
 
     def _scores(self, tuned: Tuned) -> tuple[float, float]:
-        fitted, new = (tuned.logits(r, self.reading, features=True) for r in (self.part, self.rest))
-        labels = [torch.from_numpy(records.labels) for records in (self.part, self.rest)]
-        return ridge_scores(fitted, labels[0], new, labels[1], len(self.part.classes))
+        both = self.part + self.rest
+        features = tuned.logits(both, self.reading, features=True)
+        scored = torch.arange(len(both)) >= len(self.part)
+        return left_out_scores(features, torch.from_numpy(both.labels), scored, len(both.classes))
 
     def _key(self, settings: FineTuning | None) -> str:
         """Whatever decides a trial's numbers."""
@@ -203,13 +208,13 @@ class _Bench:
         return hashlib.sha256(json.dumps(tried, sort_keys=True).encode()).hexdigest()
 
     def _read(self) -> dict[str, tuple[float, float, float]]:
-        """Finished trials; errors that diverged are null."""
+        """Finished trials; the loss of one that diverged is null."""
         if self.folder is None or not (self.folder / NAME).exists():
             return {}
         path, found = self.folder / NAME, {}
         with files.as_saved(path):
             for key, values in files.read_json(path, SCHEMA)["trials"].items():
-                numbers = [math.inf if values["error"] is None else values["error"]]
+                numbers = [math.inf if values["loss"] is None else values["loss"]]
                 numbers += [values["accuracy"], values["seconds"]]
                 if not all(type(v) is float and v >= 0 for v in numbers):
                     raise ValueError(f"a trial cannot have {numbers!r:.80}")
@@ -219,16 +224,16 @@ class _Bench:
     def _keep(self, key: str, trial: Trial) -> None:
         if self.folder is None:
             return
-        known = {**self._read(), key: (trial.error, trial.accuracy, trial.seconds)}
+        known = {**self._read(), key: (trial.loss, trial.accuracy, trial.seconds)}
         files.write_json(
             self.folder / NAME,
             {"schema": SCHEMA, "trials": {k: _numbers(*v) for k, v in known.items()}},
         )
 
 
-def _numbers(error: float, accuracy: float, seconds: float) -> dict[str, Any]:
-    error_or_none = error if math.isfinite(error) else None
-    return {"error": error_or_none, "accuracy": accuracy, "seconds": seconds}
+def _numbers(loss: float, accuracy: float, seconds: float) -> dict[str, Any]:
+    finite = loss if math.isfinite(loss) else None
+    return {"loss": finite, "accuracy": accuracy, "seconds": seconds}
 
 
 def candidates_of(
