@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -64,30 +65,25 @@ class Study:
         name = f"rate-{settings.rate:g}-epochs-{settings.epochs}"
         return fine_tune(self.backbone, records, settings, folder=self.folder / name, progress=say)
 
-    def scores(self, tuned: Tuned, own_head: bool) -> dict[str, Any]:
-        """Accuracy on test images: of the head, and of models on the features and all training images."""
-        labels, test = torch.from_numpy(self.data.test.labels), self.data.test
-        sizes, result = dict.fromkeys((self.args.test_size, self.args.size)), {}
-        for size in sizes if own_head else ():
-            guess = tuned.logits(test, self.settings, size, progress=say).argmax(1)
+    def head(self, tuned: Tuned) -> dict[str, Any]:
+        """Accuracy of the network itself on test images."""
+        labels, result = torch.from_numpy(self.data.test.labels), {}
+        for size in dict.fromkeys((self.args.test_size, self.args.size)):
+            guess = tuned.logits(self.data.test, self.settings, size, progress=say).argmax(1)
             result[f"accuracy_{size or 'own'}"] = float((guess == labels).float().mean())
-        if self.args.ridge:
-            result["ridge_accuracies"] = self._ridge(tuned)
-        if self.args.compact is not None:
-            result |= self._compact(tuned, self.args.compact)
-        return result
+        return result | {"losses": list(tuned.losses)}
 
-    def _compact(self, tuned: Tuned, features: int) -> dict[str, Any]:
+    def compact(self, tuned: Tuned) -> dict[str, Any]:
         """The default model that forgets, on a core of this network."""
         core = Core(tuned.backbone, classes=self.data.classes, linearize=self.args.linearize)
         core.fit(self.data.core, (Stage("head", epochs=60, lr=0.01),), progress=say)
-        model = MixedLinear(core, "compact", features=features)
+        model = MixedLinear(core, "compact", features=self.args.compact)
         model.fit(self.data.user, replay=self.data.core, progress=say)
         accuracy, ridge = model.accuracy(self.data.test), model.user.total_ridge
         form = type(model.user.form).__name__
-        return {"compact_accuracy": accuracy, "compact_ridge": ridge, "compact_form": form}
+        return {"accuracy": accuracy, "total_ridge": ridge, "form": form}
 
-    def _ridge(self, tuned: Tuned) -> dict[str, float]:
+    def ridge(self, tuned: Tuned) -> dict[str, Any]:
         """A plain ridge on pooled features of all training images, for each λ : mean ‖h − h̄‖²."""
         train, test = self.data.core + self.data.user, self.data.test
         h, new = (
@@ -101,7 +97,7 @@ class Study:
             guess = new @ torch.linalg.solve(system, h.T @ (y - y.mean(0))) + y.mean(0)
             right = guess.argmax(1) == torch.from_numpy(test.labels)
             found[f"{ridge:.3g}"] = float(right.double().mean())
-        return found
+        return {"accuracies": found}
 
 
 def run(args: Any, seed: int, results: Results) -> None:
@@ -119,19 +115,27 @@ def run(args: Any, seed: int, results: Results) -> None:
     wanted = {f"{args.share}/{seed}": settings}
     if args.anyway and settings is None:
         wanted[f"{args.share}/{seed}/anyway"] = study.settings
-    if (args.ridge or args.compact) and settings is not None:
+    if settings is not None:
         wanted[f"untuned/{seed}"] = None
     for name, tried in wanted.items():
-        if name not in results:
-            results.put(name, measured(study, tried))
+        measure(study, name, tried, results)
 
 
-def measured(study: Study, settings: FineTuning | None) -> dict[str, Any]:
+def measure(study: Study, name: str, settings: FineTuning | None, results: Results) -> None:
+    """Each number is kept as soon as it is there; the network comes from its folder."""
+    parts: dict[str, Callable[[Tuned], dict[str, Any]]] = {}
+    parts |= {} if settings is None else {name: study.head}
+    parts |= {f"{name}/ridge": study.ridge} if study.args.ridge else {}
+    parts |= {f"{name}/compact": study.compact} if study.args.compact is not None else {}
+    missing = [part for part in parts if part not in results]
+    if not missing:
+        return
     begin = time.monotonic()
     tuned = study.tuned(settings)
     seconds = time.monotonic() - begin
-    value = study.scores(tuned, settings is not None) | {"seconds": seconds}
-    return value | {"settings": settings and asdict(settings), "losses": list(tuned.losses)}
+    for part in missing:
+        value = parts[part](tuned) | {"settings": settings and asdict(settings)}
+        results.put(part, value | ({"seconds": seconds} if part == name else {}))
 
 
 _told = [0.0]
