@@ -151,7 +151,7 @@ def options_of() -> argparse.ArgumentParser:
     options = parser(__doc__.splitlines()[0])
     options.add_argument("--share", choices=("core", "all"), default="core")
     options.add_argument("--epochs", type=int, nargs="+", default=[12])
-    options.add_argument("--rates", type=float, nargs="+", default=[0.003])
+    options.add_argument("--rates", type=float, nargs="+", default=[0.002])
     options.add_argument(
         "--head-factor", type=float, default=2, help="the head's rate : the rest's"
     )

@@ -75,8 +75,8 @@ class FineTuning:
 
     epochs: int = 12
     batch_size: int = 32
-    rate: float = 0.003
-    head_rate: float = 0.006
+    rate: float = 0.002
+    head_rate: float = 0.004
     momentum: float = 0.9
     weight_decay: float = 1e-4
     schedule: Schedule = Schedule.COSINE
