@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.cases import blobs, named_sequential, records_of, tiny_records
+from tests.cases import blobs, named_sequential, records_of, tiny, tiny_records
 from tests.reference import plain_fine_tuning
 from torch import Tensor
 
 from efface import files
 from efface.backbone import Backbone, load_backbone
 from efface.digests import tensors_digest
-from efface.errors import EffaceError, FormatError, RecordError
+from efface.errors import BackboneError, EffaceError, FormatError, RecordError
 from efface.finetuning import Diverged, FineTuning, Tuned, at_size, fine_tune, network_of
 from efface.preprocess import Preprocess
 from efface.records import Records
@@ -154,6 +154,14 @@ def test_what_cannot_work_says_what_to_do() -> None:
     for wrong in ({"epochs": 0}, {"scale": (0.5, 0.2)}, {"rate": math.nan}, {"precision": "fp8"}):
         with pytest.raises(EffaceError, match="makes no sense"):
             FineTuning(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_network_of_one_size_says_so() -> None:
+    vit = load_backbone(tiny("vit"), preprocess=Preprocess(8, 8))
+    records = tiny_records(6, channels=3)
+    with pytest.raises(BackboneError, match=r"12 × 12.*leave out the size"):
+        fine_tune(vit, records, replace(QUICK, size=12))
+    assert len(fine_tune(vit, records, QUICK).losses) == 3
 
 
 def test_sizes_keep_the_margin_of_the_preprocessing() -> None:

@@ -161,14 +161,19 @@ def at_size(preprocess: Preprocess, size: int) -> Preprocess:
     return replace(preprocess, resize=round(size * preprocess.resize / preprocess.crop), crop=size)
 
 
-def network_of(backbone: Backbone, num_classes: int) -> Tail:
-    """A copy of the backbone's steps with a zero head: what is trained."""
+def network_of(backbone: Backbone, num_classes: int, size: int = 0) -> Tail:
+    """A copy of the backbone's steps with a zero head: what is trained, on images of ``size``."""
     steps = copy.deepcopy(backbone.steps)
-    side = backbone.preprocess.crop or backbone.preprocess.resize or 8
+    side = size or backbone.preprocess.crop or backbone.preprocess.resize or 8
     x = torch.zeros(1, backbone.preprocess.channels, side, side)
-    with torch.no_grad():
-        for step in steps:
-            x = step.module.eval()(x)
+    try:
+        with torch.no_grad():
+            for step in steps:
+                x = step.module.eval()(x)
+    except (RuntimeError, TypeError, ValueError, AttributeError) as error:
+        message = f"{backbone.spec} does not run on a {side} × {side} image: {error}"
+        fix = "leave out the size: some networks, transformers above all, have only one."
+        raise BackboneError(message, fix) from error
     if x.dim() != 2:
         message = f"the features of {backbone.spec} have shape {tuple(x.shape)}, not (n, p)."
         raise BackboneError(message, "end the network in pooling and flattening before its head.")
@@ -206,7 +211,7 @@ def fine_tune(
     """
     if len(records) == 0:
         raise EffaceError("no records to fine-tune on.", "choose a core fraction above 0.")
-    network = network_of(backbone, len(records.classes))
+    network = network_of(backbone, len(records.classes), settings.size)
     at = None
     if folder is not None:
         at = Checkpoint(Path(folder), run_of(backbone, network, records, settings))
