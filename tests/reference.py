@@ -26,6 +26,10 @@ from efface.arithmetic.integer.ops import (
     Mean,
 )
 from efface.arithmetic.integer.sums import ExactAffine
+from efface.data.records import Records
+from efface.network.augmentation import Augmentation, draws, shuffled
+from efface.network.backbone import Backbone
+from efface.network.finetuning import FineTuning, network_of
 
 
 def exact_statistics(
@@ -495,3 +499,38 @@ def convolution_matrix(weight: np.ndarray, shape: Sequence[int], **options: int)
             channel = o // (c_out // groups) * c_in + i
             matrix[o, y, x, channel, row, column] = weight[o, i, u, v]
     return matrix.reshape(c_out * size[0] * size[1], -1)
+
+
+# --- fine-tuning ----------------------------------------------------------------------------------
+
+
+def plain_fine_tuning(
+    backbone: Backbone, records: Records, settings: FineTuning
+) -> tuple[dict[str, Tensor], list[float]]:
+    """All views of an epoch in memory, SGD written out, one loop: the weights and the epochs' losses."""
+    network = network_of(backbone, len(records.classes)).requires_grad_(True)
+    for layer in network.modules():
+        if isinstance(layer, nn.BatchNorm2d):
+            layer.train(not settings.frozen_statistics)
+    view = Augmentation(backbone.preprocess, settings.size, settings.scale, settings.flip)
+    weights, n, losses = dict(network.named_parameters()), len(records), []
+    velocity = {name: torch.zeros_like(w) for name, w in weights.items()}
+    labels, num_batches = torch.from_numpy(records.labels), -(-n // settings.batch_size)
+    for epoch in range(settings.epochs):
+        drawn = [draws(settings.seed, epoch, i) for i in range(n)]
+        views = [view(record.image(), d) for record, d in zip(records, drawn, strict=True)]
+        images, total = torch.from_numpy(np.stack(views)), 0.0
+        order = torch.tensor(shuffled(settings.seed, epoch, n))
+        for step, index in enumerate(order.tensor_split(num_batches)):
+            t = (epoch * num_batches + step + 0.5) / (settings.epochs * num_batches)
+            loss = nn.functional.cross_entropy(network(images[index]), labels[index])
+            gradients = torch.autograd.grad(loss, list(weights.values()))
+            for (name, w), gradient in zip(weights.items(), gradients, strict=True):
+                rate = settings.head_rate if name.startswith("classifier") else settings.rate
+                with torch.no_grad():
+                    change = gradient + settings.weight_decay * w
+                    velocity[name] = settings.momentum * velocity[name] + change
+                    w -= settings.annealing(t) * rate * velocity[name]
+            total += float(loss.detach()) * len(index)
+        losses.append(total / n)
+    return network.state_dict(), losses

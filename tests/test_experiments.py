@@ -114,3 +114,17 @@ def test_differencing_names_the_deleted_image_and_noise_hides_it(tmp_path: Path)
 
 def test_the_page_says_what_the_results_say() -> None:
     run("experiments/paper.py", "--check")
+
+
+def test_finetuning_measures_the_core_and_the_whole_and_resumes(tmp_path: Path) -> None:
+    words = ("--data", "digits", "--no-flip", "--least-crop", 0.7, "--folder", tmp_path / "runs")
+    words += ("--epochs", 3, "--rates", 0.2, "--head-factor", 1, "--batch-size", 16)
+    core, whole = tmp_path / "core.json", tmp_path / "all.json"
+    run("experiments/finetuning.py", *words, "--share", "core", "--out", core)
+    trials = json.loads(core.read_text())["results"]["choice/0"]["trials"]
+    assert [trial["settings"] is None for trial in trials] == [True, False]
+    run("experiments/finetuning.py", *words, "--share", "all", "--out", whole)
+    before = whole.read_bytes()
+    assert json.loads(before)["results"]["all/0"]["accuracy_own"] > 0.8  # chance is 1/10
+    assert run("experiments/finetuning.py", *words, "--share", "all", "--out", whole) == ""
+    assert whole.read_bytes() == before

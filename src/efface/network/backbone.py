@@ -35,13 +35,15 @@ class Backbone:
     """A network as steps (all but the head), with its preprocessing.
 
     ``source`` holds what is needed to build the same architecture again without the original files
-    (the weights themselves travel in the model's own safetensors).
+    (the weights themselves travel in the model's own safetensors). ``has_statistics``: whether BatchNorm's
+    means and variances still describe what the convolutions put out; not after fine-tuning.
     """
 
     spec: str
     steps: tuple[Step, ...]
     preprocess: Preprocess
     source: dict[str, Any] = field(default_factory=dict)
+    has_statistics: bool = True
 
     @property
     def names(self) -> list[str]:

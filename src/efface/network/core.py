@@ -97,6 +97,8 @@ class Core:
         if self.fold:
             blocks.fold_batchnorm(self.prefix)
             blocks.fold_batchnorm(self.tail)
+        if not backbone.has_statistics:
+            blocks.replace_statistics(self.prefix, {})
         if self.leaky_slope is not None:
             blocks.leaky_activations(self.tail, self.leaky_slope)
         self.prefix.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

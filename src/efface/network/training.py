@@ -60,7 +60,7 @@ def train(
     for epoch in range(stage.epochs):
         total = 0.0
         for index in torch.randperm(len(labels), generator=generator).split(stage.batch_size):
-            loss = _loss(network(inputs[index]), labels[index], classes)
+            loss = cross_entropy(network(inputs[index]), labels[index], classes)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()
@@ -72,7 +72,8 @@ def train(
     return mean_loss
 
 
-def _loss(logits: Tensor, labels: Tensor, classes: Tensor | None) -> Tensor:
+def cross_entropy(logits: Tensor, labels: Tensor, classes: Tensor | None) -> Tensor:
+    """Mean over the samples; the softmax is over ``classes`` (None: all of them)."""
     if classes is None:
         return F.cross_entropy(logits, labels)
     position = torch.full((logits.shape[1],), -1)
