@@ -42,6 +42,7 @@ from efface.model.mixed_linear import MixedLinear
 from efface.workspace import Workspace
 from efface.workspace.ledger import KILL_AT, Milestone
 from efface.workspace.published import CURRENT, load
+from efface.workspace.store import Store
 from efface.workspace.verify import all_checks
 
 LEFT = people().where(lambda record: record.owner != OWNER)
@@ -363,7 +364,7 @@ def test_a_change_of_the_activations_is_noticed(made: dict[str, Path], tmp_path:
     path = shutil.copytree(made["tangent"], tmp_path / "w")
     Workspace.open(path).forget(owner=OWNER)
     (rows,) = path.glob("activations/*/rows.bin")
-    cache = Workspace.open(path).cache
+    cache = Workspace.open(path).inventory.cache
     assert cache is not None
     data, size = rows.read_bytes(), cache._row_bytes
     for slot in (min(cache._slots.values()), min(cache._free), max(cache._free)):
@@ -389,7 +390,7 @@ def test_a_plan_is_covered_and_survives_a_kill(made: dict[str, Path], tmp_path: 
     assert_checks(path)
     before = contents(path)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Workspace, "_save_guarantee", lambda *_: 1 / 0)
+        patch.setattr(Store, "save_guarantee", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             Workspace.open(path).plan(0.25)
     assert (path / "pending.json").exists()
@@ -457,7 +458,7 @@ def test_what_was_forgotten_is_kept_as_hmacs_alone(path: Path) -> None:
     assert len(kept) == 7
     assert kept == sorted(kept)  # not in the order of requests
     (path / "private/key.json").write_text(json.dumps({"schema": "efface.key/1", "key": "00" * 32}))
-    assert gone[0].digest not in Workspace.open(path, recover=False).forgotten
+    assert gone[0].digest not in Workspace.open(path, recover=False).inventory.forgotten
 
 
 PUBLIC = ("CURRENT", "core/", "releases/", "certificates/")
