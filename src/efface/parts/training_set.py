@@ -1,4 +1,4 @@
-"""What a fitted model keeps of its training records: just what the user part needs, and no images."""
+"""What a fitted model keeps of its training records: just what the user part needs. On disk, no images."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ ROWS = "rows.json"
 
 @dataclass(frozen=True)
 class TrainingSet:
-    """User records first, then replayed core records; one row of ``data`` each.
+    """User records first, then replayed core records, each with what its user part needs.
 
-    ``data`` are boundary activations (tangent) or quantised rows (compact). ``looks`` are perceptual hashes
-    of the user records, in order, where they have been taken (a workspace does).
+    That is its ``activations`` at the boundary (tangent) or its quantised ``rows`` (compact). ``looks`` are
+    perceptual hashes of the user records, in order, where they have been taken (a workspace does).
     """
 
     records: Records

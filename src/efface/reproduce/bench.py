@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from efface import files
 from efface.data.preprocess import Preprocess
 from efface.data.record import Split
 from efface.data.records import Records
@@ -28,6 +29,8 @@ from efface.network.training import Stage
 from efface.reproduce.presets import Preset
 from efface.reproduce.results import name_of
 from efface.version import VERSION
+
+SCHEMA = "efface.bench/1"
 
 
 @dataclass(frozen=True)
@@ -166,14 +169,14 @@ class Bench:
     def kept(self, key: dict[str, Any], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """``make()`` or what it gave before for this key, settings and version; tensors and numbers."""
         whole = json.dumps([VERSION, self.settings, key], sort_keys=True, default=str)
-        path = self.cache / "weights" / f"{hashlib.sha256(whole.encode()).hexdigest()[:24]}.pt"
-        if path.is_file():
-            return torch.load(path, weights_only=True)
+        name = hashlib.sha256(whole.encode()).hexdigest()[:24]
+        tensors, numbers = (self.cache / "weights" / f"{name}.{k}" for k in ("safetensors", "json"))
+        if numbers.is_file():  # written last: then the tensors are there, too
+            return {**files.read_tensors(tensors), **files.read_json(numbers, SCHEMA)["values"]}
         value = make()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(".tmp")
-        torch.save(value, temporary)
-        temporary.replace(path)
+        plain = {k: v for k, v in value.items() if not isinstance(v, Tensor)}
+        files.write_tensors(tensors, {k: v for k, v in value.items() if isinstance(v, Tensor)})
+        files.write_json(numbers, {"schema": SCHEMA, "values": plain})
         return value
 
 
