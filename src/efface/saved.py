@@ -17,7 +17,7 @@ from efface.errors import FormatError
 WIDEST, DEEPEST, LARGEST_IMAGE = 1 << 17, 1 << 10, 1 << 13  # of any network that is meant seriously
 MOST_CLASSES = 1 << 20
 WIDE = (-(2.0**62), 2.0**62)
-SCALARS = ("mu", "total_ridge", "target_scale", "core_weight", "seed")
+SCALARS = ("mu", "total_ridge", "target_scale", "core_weight", "seed", "power")
 SPARE = 1 << 24  # weights that building may need beyond those in the file (a head, folded norms)
 RESTORE = "restore the files from a copy, or train again."
 ACTIVATIONS = frozenset(

@@ -20,7 +20,8 @@ from efface.activations import Activations
 from efface.arithmetic import Arithmetic, Choice, load_form
 from efface.certificates import Given
 from efface.compact.exact_product import exact_product
-from efface.compact.projection import Projection
+from efface.compact.power_map import PowerMap, require_power
+from efface.compact.projection import GRADIENTS, MOMENTS, Projection, require_known
 from efface.compact.quantiser import Quantiser
 from efface.compact.ridge import RidgeSolution, solve
 from efface.compact.rows import Rows
@@ -35,6 +36,7 @@ from efface.tangent.solution import Solution, Status
 from efface.targets import one_hot
 
 RIDGES = (0.001, 0.003, 0.01, 0.03, 0.05, 0.1, 0.2, 0.3, 0.6, 1.0, 2.0, 5.0, 10.0)
+DEFAULT_POWER = 0.5
 DEFAULT_RIDGE = 0.2  # λ where there is nothing to choose it on; see docs/method.md
 
 
@@ -63,6 +65,9 @@ class CompactUser:
             than the best μ, and core data are few. Without labels to choose on, ``DEFAULT_RIDGE``.
         target_scale: targets are one-hot times this, minus what stays of the core's logits.
         bases: "core" (leading directions of core data) or "random" (seeded).
+        layer_features: what is kept of each layer, "moments" (the default) or "gradients": ``projection``.
+        power: p of the power normalisation of ψ, 0.25, 0.5 (the default), 0.75 or 1; see ``power_map``. Files
+            of earlier versions have neither: gradients, and p = 1.
         core_weight: how much of the core's logits a fitted model keeps: f = α f_core + Θᵀψ. None lets
             ``MixedLinear.fit`` decide: 0 where core records are replayed (their own rows say it all, and
             the core is overconfident on just these records), else 1.
@@ -83,6 +88,8 @@ class CompactUser:
         mu: float | None = None,
         target_scale: float = 5.0,
         bases: str = "core",
+        layer_features: str | None = None,
+        power: float | None = None,
         seed: int = 0,
         total_ridge: float | None = None,
         core_weight: float | None = None,
@@ -95,9 +102,13 @@ class CompactUser:
         self.form_reasons: tuple[str, ...] = ()  # why it is not a better one
         self.core, self.num_wanted, self.bits, self.mu = core, features, bits, mu
         self.target_scale, self.bases, self.seed = target_scale, bases, seed
+        self.layer_features, self.power = layer_features, power
+        require_known(layer_features or MOMENTS)
+        require_power(DEFAULT_POWER if power is None else power)
         self.total_ridge, self.core_weight = total_ridge, core_weight
         self.calibration = None if calibration is None else Calibration(calibration)
         self.projection: Projection | None = None
+        self.power_map: PowerMap | None = None  # None: ψ as it is
         self.quantiser: Quantiser | None = None
         self.statistics: Statistics | None = None
         # (k, c) float32; float64 with noise on it, and in files of earlier versions.
@@ -109,7 +120,8 @@ class CompactUser:
     @property
     def wants_gradients(self) -> bool:
         """Whether ψ will have gradient features."""
-        return Projection.side(self.core.tail, self.num_wanted) > 0
+        wanted = self.layer_features or MOMENTS
+        return wanted == GRADIENTS and Projection.side(self.core.tail, self.num_wanted) > 0
 
     def take_form(self, choice: Choice) -> None:
         """Compute in this form from now on; before ``calibrate``."""
@@ -126,15 +138,21 @@ class CompactUser:
         User data never comes here. Without ``labels`` there is nothing to choose a ridge on.
         """
         samples = activations[slice(0, len(activations))]
+        self.layer_features = self.layer_features or MOMENTS
+        self.power = DEFAULT_POWER if self.power is None else self.power
         self.projection = Projection.build(
             self.core.tail,
             self.form.plain(samples),
             self.num_wanted,
+            layer_features=self.layer_features,
             bases=self.bases,
             seed=self.seed,
         )
         self.form.fit_projection(self.projection, samples)
         rows = self._psi(activations)
+        if self.power != 1.0:
+            self.power_map = PowerMap.fit(rows, self.power, self.projection.part_sizes)
+            rows = self.power_map(rows)
         bias = self.projection.bias
         self.quantiser = Quantiser.fit(rows, self.bits, headroom=source.headroom, bias=bias)
         if self.mu is None and self.total_ridge is None:
@@ -197,10 +215,16 @@ class CompactUser:
         features = [np.zeros((0, self.projection.num_features), self.quantiser.dtype)]
         logits = [np.zeros((0, len(self.core.classes)))]
         for psi, some in self.form.rows(self.projection, activations):
-            features.append(self.quantiser.quantise(psi.double().numpy())[0])
+            features.append(self._quantised(psi))
             logits.append(some.double().numpy())
         residuals = self._core_targets(labels) - self.kept * np.concatenate(logits)
         return Rows(np.concatenate(features), self.target_quantiser.quantise(residuals)[0])
+
+    def _quantised(self, psi: Tensor) -> np.ndarray:
+        """The integers of ψ: power, centre, step. Every operation is on one number, and rounded once."""
+        assert self.quantiser is not None
+        rows = psi.double().numpy()
+        return self.quantiser.quantise(rows if self.power_map is None else self.power_map(rows))[0]
 
     def _psi(self, activations: Activations) -> np.ndarray:
         assert self.projection is not None
@@ -282,11 +306,11 @@ class CompactUser:
         """α f_core + Θᵀψ, ψ quantised as in training; with Θ = 0 the core's logits in this form."""
         if self.theta is None or not self.theta.any():
             return self.form.logits(activations)
-        projection, quantiser, _ = self._require_calibrated()
+        projection = self._require_calibrated()[0]
         found = [torch.zeros(0, len(self.core.classes))]
         for psi, core in self.form.rows(projection, activations):
-            features, _ = quantiser.quantise(psi.double().numpy())
-            found.append(self.kept * core + torch.from_numpy(self._product(features)).float())
+            product = self._product(self._quantised(psi))
+            found.append(self.kept * core + torch.from_numpy(product).float())
         return torch.cat(found)
 
     def _product(self, features: np.ndarray) -> np.ndarray:
@@ -350,6 +374,9 @@ class CompactUser:
         if self.calibration is not None:
             known = {"calibration": str(self.calibration), "form": self.form.settings}
             known |= {"arithmetic": str(self.arithmetic)}
+        for name in ("layer_features", "power"):
+            if getattr(self, name) is not None:
+                known[name] = getattr(self, name)
         return {
             "kind": self.kind,
             "features": self.num_wanted,
@@ -372,6 +399,8 @@ class CompactUser:
         tensors = {f"projection.{k}": v for k, v in self.projection.to_tensors().items()}
         for key, array in self.quantiser.to_arrays().items():
             tensors[f"quantiser.{key}"] = torch.from_numpy(np.array(array))
+        if self.power_map is not None:
+            tensors["power_map.divisors"] = torch.from_numpy(np.array(self.power_map.divisors))
         if self.theta is not None:
             tensors["theta"] = torch.from_numpy(np.array(self.theta))
         return tensors
@@ -382,6 +411,13 @@ class CompactUser:
         part = lambda p: {k[len(p) :]: v for k, v in tensors.items() if k.startswith(p)}  # noqa: E731
         names, pooled = tuple(layers or ()), self.core.tail.head.in_features
         self.projection = Projection.from_tensors(part("projection."), names, pooled)
+        if names and self.projection.has_gradients != (self.layer_features in (None, GRADIENTS)):
+            raise ValueError(f"these are no {self.layer_features}")
+        if self.power is not None and self.power != 1.0:  # None: of an earlier version
+            sizes, divisors = self.projection.part_sizes, tensors["power_map.divisors"].numpy()
+            self.power_map = PowerMap(self.power, sizes, divisors)
+        elif "power_map.divisors" in tensors:
+            raise ValueError("divisors of powers that are not taken")
         arrays = {k: v.numpy() for k, v in part("quantiser.").items()}
         self.quantiser = Quantiser.from_arrays(arrays)
         self.theta = tensors["theta"].numpy() if "theta" in tensors else None
