@@ -22,6 +22,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -217,8 +218,9 @@ def layers_of(tail: Tail, layer_features: str) -> list[Tap]:
 
 def moments(a: Tensor) -> Tensor:
     """Σ_s a(s) a(s)ᵀ of every sample, on and above the diagonal: (n, s, r) -> (n, r(r + 1)/2)."""
-    i, j = torch.triu_indices(a.shape[2], a.shape[2])
-    return (a.transpose(1, 2) @ a)[:, i, j]
+    size = a.shape[2]
+    above = np.ravel_multi_index(np.triu_indices(size), (size, size))
+    return (a.transpose(1, 2) @ a).flatten(1).index_select(1, torch.from_numpy(above))
 
 
 def _zip(taps: list[Tap], seen: Tapped):  # type: ignore[no-untyped-def]
