@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -257,6 +258,34 @@ def cross_validated_ridge(
             total += float(((rows[unseen] @ theta - targets[unseen]) ** 2).sum())
         errors.append(total)
     return ridges[errors.index(min(errors))]
+
+
+# --- features --------------------------------------------------------------------------------------
+
+
+def second_moments(rows: np.ndarray) -> list[float]:
+    """Σ_s a_i(s) a_j(s) for i ≤ j, row after row, in Python's numbers: (s, r) -> r(r + 1)/2."""
+    places, size = rows.shape
+    return [
+        sum(rows[s, i].item() * rows[s, j].item() for s in range(places))
+        for i in range(size)
+        for j in range(i, size)
+    ]
+
+
+def rounded_root(value: Fraction) -> float:
+    """√value rounded once to float64, half to even, by integer square roots: value ≥ 0."""
+    if value == 0:
+        return 0.0
+    shift = 0
+    while value * Fraction(4) ** shift < Fraction(4) ** 80:
+        shift += 1
+    scaled = value * Fraction(4) ** shift  # at least 4^80, so that its root has more than 80 bits
+    root = math.isqrt(scaled.numerator // scaled.denominator)
+    sticky = (
+        0 if Fraction(root) ** 2 == scaled else 1
+    )  # what is cut off only matters as "not nothing"
+    return float(Fraction(2 * root + sticky, 2) / Fraction(2) ** shift)
 
 
 # --- networks on integers ---------------------------------------------------------------------------

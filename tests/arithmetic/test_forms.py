@@ -251,7 +251,8 @@ def test_a_network_as_torchvision_writes_it_has_an_integer_form() -> None:
     prep = Preprocess(resize=32, crop=32)
     core = Core(net, classes=CLASSES, linearize="layer2", preprocess=prep)
     core.records = CORE
-    model = MixedLinear(core, "compact", features=120).fit(RECORDS)
+    options = {"features": 120, "layer_features": "gradients"}
+    model = MixedLinear(core, "compact", **options).fit(RECORDS)
     assert type(model.user.form) is IntegerForm
     assert len(model.user.projection.names) == 3  # both convolutions and the shortcut's
     floats = FloatForm(core)

@@ -60,7 +60,7 @@ def test_exact_and_solved_end_at_the_retrained_model_and_the_others_do_not() -> 
     }
     assert off["original"] == 1
     assert off["retrain"] == 0
-    assert off["exact"] < 2.0**-22  # float32 weights
+    assert off["exact"] < 2.0**-21  # float32 weights, beside a smaller gap
     assert off["solved"] < 1e-2  # before its noise
     assert off["influence-kfac"] < 1e-9  # A ⊗ I is the whole Hessian: one exact Newton step
     for name in ("fine-tune", "fisher", "influence", "last-layer", "paper-0.9", "paper-0.999"):

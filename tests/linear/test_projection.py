@@ -10,12 +10,20 @@ import numpy as np
 import pytest
 import torch
 from tests import cases
-from tests.reference import feature_gradients
+from tests.reference import feature_gradients, second_moments
 from torch import Tensor, nn
 
 from efface.errors import BackboneError, EffaceError, FormatError
-from efface.linear.projection import LEAST_SIGMA, Projection, leading_directions, whitened
-from efface.linear.taps import Tap, tap, taps_of
+from efface.linear.projection import (
+    GRADIENTS,
+    LEAST_SIGMA,
+    MOMENTS,
+    Projection,
+    layers_of,
+    leading_directions,
+    whitened,
+)
+from efface.linear.taps import Tap, Tapper, tap, taps_of
 from efface.linear.winograd import WinogradLayer
 from efface.network.blocks import GlobalMean
 from efface.network.families import Step
@@ -69,6 +77,80 @@ def test_the_features_are_projected_gradients(name: str) -> None:
         r_a, r_g = projection.inputs[i].double(), projection.gradients[i].double()
         want = (r_g.T @ gradient @ r_a).flatten(1) / projection.part_scales[i + 1]
         torch.testing.assert_close(part, want, **close)
+
+
+@every_case
+def test_moments_are_sums_over_places(name: str) -> None:
+    """ψ_l = triu(R_aᵀ [Σ_s a_l(s) a_l(s)ᵀ] R_a) / c_l, number by number in float64."""
+    tail, x = float_tail(name), inputs(name, 4)
+    projection = Projection.build(tail, inputs(name, 30, 5).float(), 60, layer_features=MOMENTS)
+    rows = projection.rows(tail, x.float())
+    assert rows.shape == (4, projection.num_features)
+    assert projection.num_features <= 60
+    assert not projection.gradients
+    sizes = [projection.num_pooled, 1, *projection.layer_sizes]
+    _, constant, *parts = rows.double().split(sizes, dim=1)
+    assert torch.equal(constant, torch.ones_like(constant))
+    for i, (layer, part) in enumerate(zip(projection.names, parts, strict=True)):
+        seen = inputs_of(name, layer, x)  # (n, s, width)
+        projected = (seen @ projection.inputs[i].double()).numpy()
+        want = torch.tensor([second_moments(sample) for sample in projected])
+        want /= projection.part_scales[i + 1].double()
+        torch.testing.assert_close(part, want.double(), rtol=1e-3, atol=1e-4)  # float32
+
+
+def inputs_of(name: str, layer: str, x: Tensor) -> Tensor:
+    """What a layer is given, sample by sample in float64; of a convolution the patches."""
+    tail: nn.Module = cases.tail(name)
+    module, kept = tail.get_submodule(layer), []
+    handle = module.register_forward_pre_hook(lambda _, a: kept.append(a[0].detach().clone()))
+    with torch.no_grad():
+        for sample in x.split(1):
+            tail.features(sample.clone())  # type: ignore[operator]
+    handle.remove()
+    return torch.cat([Tap(layer, module).rows(a, 1) for a in kept])
+
+
+def test_moments_are_of_layers_that_look_at_one_place_if_there_are_any() -> None:
+    bottleneck, plain = float_tail("resnet bottleneck"), float_tail("cnn")
+    chosen = layers_of(bottleneck, MOMENTS)
+    assert {t.module.kernel_size for t in chosen} == {(1, 1)}
+    assert len(chosen) < len(layers_of(bottleneck, GRADIENTS))
+    assert [t.name for t in layers_of(plain, MOMENTS)] == [t.name for t in taps_of(plain)]
+    with pytest.raises(EffaceError, match="unknown layer features 'x'"):
+        layers_of(plain, "x")
+
+
+@pytest.mark.parametrize("wanted", [20, 50, 100, 400])
+def test_moments_take_as_many_features_as_fit(wanted: int) -> None:
+    tail, x = float_tail("resnet bottleneck"), inputs("resnet bottleneck", 30, seed=5).float()
+    projection = Projection.build(tail, x, wanted, layer_features=MOMENTS)
+    layers = layers_of(tail, MOMENTS)
+    assert projection.num_features <= wanted
+    side = Projection.side(tail, wanted, MOMENTS)
+    assert 9 + len(layers) * side * (side + 1) // 2 <= wanted
+    assert 9 + len(layers) * (side + 1) * (side + 2) // 2 > wanted
+
+
+def test_moments_survive_their_tensors() -> None:
+    tail, x = float_tail("cnn"), inputs("cnn").float()
+    made = Projection.build(tail, x, 100, layer_features=MOMENTS)
+    again = Projection.from_tensors(made.to_tensors(), made.names, made.num_pooled)
+    assert torch.equal(again.rows(tail, x), made.rows(tail, x))
+    assert again.part_sizes == made.part_sizes
+
+
+@every_case
+def test_inputs_alone_are_those_of_the_whole_way(name: str) -> None:
+    tail, x = float_tail(name), inputs(name).float()
+    taps = [t for t in taps_of(tail) if t.name in built(name).names]
+    forward = Tapper(tail, taps, backward=False)(x)
+    both = Tapper(tail, taps)(x)
+    assert forward.names == both.names
+    torch.testing.assert_close(forward.features, both.features)
+    for (a, nothing), (b, _) in zip(forward.pairs, both.pairs, strict=True):
+        torch.testing.assert_close(a, b)
+        assert nothing.numel() == 0
 
 
 @every_case

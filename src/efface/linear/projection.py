@@ -1,8 +1,13 @@
-"""Compact tangent features: each layer's gradient, projected on both sides by fixed bases.
+"""Compact features of a tail: pooled features, and what each layer saw, projected by fixed bases.
 
-For layer l with inputs a_l(s) and output gradients g_l(s) of 1ᵀh, the gradient is Σ_s g_l(s) a_l(s)ᵀ and
+For layer l with inputs a_l(s) at places s and output gradients g_l(s) of 1ᵀh, ψ = (h / c_0, 1, ψ_1, ψ_2, …),
 
-    ψ_l = vec( R_gᵀ [Σ_s g_l(s) a_l(s)ᵀ] R_a ) / c_l,      ψ = (h / c_0, 1, ψ_1, ψ_2, …).
+    ψ_l = triu( R_aᵀ [Σ_s a_l(s) a_l(s)ᵀ] R_a ) / c_l      moments: what occurs together, r(r + 1)/2 numbers
+    ψ_l = vec( R_gᵀ [Σ_s g_l(s) a_l(s)ᵀ] R_a ) / c_l       gradients: of the tangent model, r² numbers
+
+Moments are second-order ("bilinear") pooling, and need no backward pass. They are taken of layers that
+look at one place at a time (linear layers, 1 × 1 convolutions: patches hold every channel nine times), or
+of all where there are none.
 
 R_a and R_g are the leading eigenvectors of the second moments of a_l and g_l **on core data**, each divided
 by σ^q, σ the root mean square along it (a few directions would else drown the rest), or seeded random
@@ -17,6 +22,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,6 +33,7 @@ from efface.network.activations import Activations
 from efface.network.tail import Tail
 
 BASES = ("core", "random")
+MOMENTS, GRADIENTS = LAYER_FEATURES = ("moments", "gradients")
 WHITEN = 0.75  # q: 0 leaves the bases orthonormal, 1 gives all directions one variance; see docs/method.md
 LEAST_SIGMA = (
     1e-3  # of the largest: directions that core data hardly have are not blown up any further
@@ -39,7 +46,7 @@ class Projection:
 
     names: tuple[str, ...]
     inputs: tuple[Tensor, ...]  # R_a, (width, r_a) each
-    gradients: tuple[Tensor, ...]  # R_g, (outputs, r_g) each
+    gradients: tuple[Tensor, ...]  # R_g, (outputs, r_g) each; none: moments
     part_scales: Tensor  # (1 + taps,): c_0, c_1, …
     num_pooled: int
 
@@ -50,22 +57,24 @@ class Projection:
         calibration: Activations,
         num_features: int = 4096,
         *,
+        layer_features: str = GRADIENTS,
         bases: str = "core",
         whiten: float = WHITEN,
         max_samples: int = 512,
         seed: int = 0,
     ) -> Projection:
-        """About ``num_features`` features: the pooled ones, a constant, and r² for each tapped layer.
+        """About ``num_features`` features: the pooled ones, a constant, and those of each tapped layer.
 
-        What is left after the pooled features is shared equally by the layers: r = ⌊√(rest/layers)⌋.
+        What is left after the pooled features is shared equally by the layers: r is the largest whose r²
+        (gradients) or r(r + 1)/2 (moments) fit.
         ``num_features`` at or below the pooled size gives the last layer alone. ``whiten`` is q. Moments are
         taken on at most ``max_samples`` calibration samples, evenly spaced: records often come sorted
         by class.
         """
         if bases not in BASES:
             raise EffaceError(f"unknown bases {bases!r}.", f"use one of {', '.join(BASES)}.")
-        pooled, taps = tail.head.in_features, taps_of(tail)
-        side = cls.side(tail, num_features)
+        pooled, taps = tail.head.in_features, layers_of(tail, layer_features)
+        side = cls.side(tail, num_features, layer_features)
         taps = taps if side > 0 else []
         samples = calibration[slice(None, None, max(1, -(-len(calibration) // max_samples)))]
         if len(samples) == 0:
@@ -79,7 +88,7 @@ class Projection:
         raw = cls(
             tuple(t.name for t in taps),
             tuple(p[0] for p in pairs),
-            tuple(p[1] for p in pairs),
+            tuple(p[1] for p in pairs) if layer_features == GRADIENTS else (),
             torch.ones(1 + len(taps)),
             pooled,
         )
@@ -88,15 +97,34 @@ class Projection:
         return cls(raw.names, raw.inputs, raw.gradients, scales, pooled)
 
     @staticmethod
-    def side(tail: Tail, num_features: int) -> int:
-        """r, of the r² features that each tapped layer gets."""
-        share = (num_features - tail.head.in_features - 1) // max(len(taps_of(tail)), 1)
-        return math.isqrt(max(share, 0)) if taps_of(tail) else 0
+    def side(tail: Tail, num_features: int, layer_features: str = GRADIENTS) -> int:
+        """r, of the r² or r(r + 1)/2 features that each tapped layer gets."""
+        taps = layers_of(tail, layer_features)
+        share = max(num_features - tail.head.in_features - 1, 0) // max(len(taps), 1)
+        if not taps or layer_features == GRADIENTS:
+            return math.isqrt(share) if taps else 0
+        return (math.isqrt(8 * share + 1) - 1) // 2
+
+    @property
+    def has_gradients(self) -> bool:
+        return bool(self.gradients)
+
+    @property
+    def layer_sizes(self) -> tuple[int, ...]:
+        """How many features each tapped layer has."""
+        if not self.has_gradients:
+            return tuple(a.shape[1] * (a.shape[1] + 1) // 2 for a in self.inputs)
+        pairs = zip(self.inputs, self.gradients, strict=True)
+        return tuple(a.shape[1] * g.shape[1] for a, g in pairs)
+
+    @property
+    def part_sizes(self) -> tuple[int, ...]:
+        """How many features each part has: the pooled ones, then each layer's."""
+        return (self.num_pooled, *self.layer_sizes)
 
     @property
     def num_features(self) -> int:
-        sizes = [a.shape[1] * g.shape[1] for a, g in zip(self.inputs, self.gradients, strict=True)]
-        return self.num_pooled + 1 + sum(sizes)
+        return sum(self.part_sizes) + 1
 
     @property
     def bias(self) -> int:
@@ -118,7 +146,7 @@ class Projection:
             # A tail of its own for every worker: taps are hooks, and would see each other's samples.
             own = copy.deepcopy(tail)
             own_taps = [t for t in taps_of(own) if t.name in self.names]
-            tapper = Tapper(own, own_taps)
+            tapper = Tapper(own, own_taps, backward=self.has_gradients)
             return lambda i: self.row(tapper, activations[slice(i, i + 1)])
 
         return one_by_one(make, len(activations))
@@ -135,6 +163,9 @@ class Projection:
         parts = [seen.features]
         for i, (t, (x, g)) in _zip(taps, seen):
             a = t.project(x, self.inputs[i], len(seen.features))  # (n, s, r_a)
+            if not self.has_gradients:
+                parts.append(moments(a))
+                continue
             b = t.gradient_rows(g, len(seen.features)) @ self.gradients[i]  # (n, s, r_g)
             parts.append((b.transpose(1, 2) @ a).flatten(1))
         return parts
@@ -152,20 +183,44 @@ class Projection:
         tensors = {"part_scales": self.part_scales}
         for i in range(len(self.names)):
             tensors[f"inputs.{i}"] = self.inputs[i].contiguous()
-            tensors[f"gradients.{i}"] = self.gradients[i].contiguous()
+            if self.has_gradients:
+                tensors[f"gradients.{i}"] = self.gradients[i].contiguous()
         return tensors
 
     @classmethod
     def from_tensors(
         cls, tensors: Mapping[str, Tensor], names: tuple[str, ...], num_pooled: int
     ) -> Projection:
+        sides = range(len(names) if any(key.startswith("gradients.") for key in tensors) else 0)
         return cls(
             names,
             tuple(tensors[f"inputs.{i}"] for i in range(len(names))),
-            tuple(tensors[f"gradients.{i}"] for i in range(len(names))),
+            tuple(tensors[f"gradients.{i}"] for i in sides),
             tensors["part_scales"],
             num_pooled,
         )
+
+
+def require_known(layer_features: str) -> None:
+    if layer_features not in LAYER_FEATURES:
+        known = ", ".join(LAYER_FEATURES)
+        raise EffaceError(f"unknown layer features {layer_features!r}.", f"use one of {known}.")
+
+
+def layers_of(tail: Tail, layer_features: str) -> list[Tap]:
+    """The layers that have features: for moments those that look at one place at a time, if any do."""
+    require_known(layer_features)
+    taps = taps_of(tail)
+    if layer_features == GRADIENTS:
+        return taps
+    return [t for t in taps if t.one_place] or taps
+
+
+def moments(a: Tensor) -> Tensor:
+    """Σ_s a(s) a(s)ᵀ of every sample, on and above the diagonal: (n, s, r) -> (n, r(r + 1)/2)."""
+    size = a.shape[2]
+    above = np.ravel_multi_index(np.triu_indices(size), (size, size))
+    return (a.transpose(1, 2) @ a).flatten(1).index_select(1, torch.from_numpy(above))
 
 
 def _zip(taps: list[Tap], seen: Tapped):  # type: ignore[no-untyped-def]

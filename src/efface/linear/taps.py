@@ -40,6 +40,11 @@ class Tap:
         weight: Tensor = self.module.weight  # type: ignore[assignment]
         return weight.shape[0]
 
+    @property
+    def one_place(self) -> bool:
+        """Whether it looks at one place at a time: a linear layer, or a 1 × 1 convolution."""
+        return not isinstance(self.module, nn.Conv2d) or self.module.kernel_size == (1, 1)
+
     def rows(self, x: Tensor, n: int) -> Tensor:
         """Inputs as (n, positions, width): the patches a convolution sees, or the tokens."""
         if isinstance(self.module, nn.Conv2d):
@@ -108,12 +113,18 @@ def dense_layers(module: nn.Module) -> list[Tap]:
 class Tapper:
     """Runs the tail on batch after batch. 3 × 3 convolutions go by Winograd's products, their kernels
     transformed once: a tapper lives no longer than the tail's weights stay as they are. Not ``fast``: as
-    torch has them."""
+    torch has them. Not ``backward``: inputs alone, each paired with an empty gradient."""
 
     def __init__(
-        self, tail: Tail, taps: list[Tap], dtype: torch.dtype = torch.float32, *, fast: bool = True
+        self,
+        tail: Tail,
+        taps: list[Tap],
+        dtype: torch.dtype = torch.float32,
+        *,
+        fast: bool = True,
+        backward: bool = True,
     ) -> None:
-        self.tail, self.taps, self.dtype = tail, taps, dtype
+        self.tail, self.taps, self.dtype, self.backward = tail, taps, dtype, backward
         # Types are compared exactly: a subclass may compute something else.
         self._fast = [
             (t.module, WinogradLayer(t.module, ""))
@@ -123,8 +134,9 @@ class Tapper:
 
     def __call__(self, x: Tensor) -> Tapped:
         """Forward on boundary activations ``x`` and, from u = 1, backward."""
-        with torch.enable_grad(), forward_ad_kernels(), self._swapped():
-            return _tap(self.tail, self.taps, x.to(self.dtype))
+        with torch.set_grad_enabled(self.backward), forward_ad_kernels(), self._swapped():
+            run = _tap if self.backward else _inputs
+            return run(self.tail, self.taps, x.to(self.dtype))
 
     @contextmanager
     def _swapped(self) -> Iterator[None]:
@@ -156,12 +168,25 @@ def tap(tail: Tail, taps: list[Tap], x: Tensor) -> Tapped:
     return Tapper(tail, taps)(x)
 
 
+def _inputs(tail: Tail, taps: list[Tap], x: Tensor) -> Tapped:
+    """Forward only: what each layer saw."""
+    with recording(taps) as seen:
+        features = tail.features(_copied(x))
+    names = tuple(t.name for t in taps if t.name in seen)
+    nothing = features.new_zeros(0)
+    return Tapped(features, names, tuple((seen[name][0], nothing) for name in names))
+
+
+def _copied(x: Tensor) -> Tensor:
+    """A clone, because the tail may begin in place; channels last, because all products are."""
+    layout = torch.channels_last if x.dim() == 4 else torch.contiguous_format
+    return x.clone(memory_format=layout)
+
+
 def _tap(tail: Tail, taps: list[Tap], x: Tensor) -> Tapped:
     with recording(taps) as seen:
-        # A clone, because the tail may begin in place; channels last, because all products are.
-        layout = torch.channels_last if x.dim() == 4 else torch.contiguous_format
         x = x.detach().requires_grad_(True)
-        features = tail.features(x.clone(memory_format=layout))
+        features = tail.features(_copied(x))
         names = [t.name for t in taps if t.name in seen]
         outputs = [seen[name][1] for name in names]
         gradients = (

@@ -17,7 +17,7 @@ from efface.errors import FormatError
 WIDEST, DEEPEST, LARGEST_IMAGE = 1 << 17, 1 << 10, 1 << 13  # of any network that is meant seriously
 MOST_CLASSES = 1 << 20
 WIDE = (-(2.0**62), 2.0**62)
-SCALARS = ("mu", "total_ridge", "target_scale", "core_weight", "seed")
+SCALARS = ("mu", "total_ridge", "target_scale", "core_weight", "seed", "power")
 RESTORE = "restore the files from a copy, or train again."
 ACTIVATIONS = frozenset(
     {"relu", "relu6", "leaky_relu", "gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh"}

@@ -225,8 +225,9 @@ class UserConfig(ConfigSection):
     """The user part. ``replay_core`` uses core records again in its fit, as the paper does.
 
     ``mu`` left out: the compact part chooses it on core data, the tangent part takes 0.01. ``features``,
-    ``bits``, ``bases``, ``calibration`` and ``arithmetic`` are the compact part's, ``solver`` is the tangent
-    part's. ``arithmetic`` is integer (the same bits on every machine), float, or auto: integer if possible.
+    ``bits``, ``bases``, ``layer_features``, ``power``, ``calibration`` and ``arithmetic`` are the compact
+    part's, ``solver`` is the tangent part's. ``arithmetic`` is integer (the same bits on every machine),
+    float, or auto: integer if possible.
     ``calibration`` is a data spec, a folder of public images say, for bases and scales instead of core data.
     """
 
@@ -248,6 +249,13 @@ class UserConfig(ConfigSection):
         default=8, ge=2, le=16
     )
     bases: Literal["core", "random"] = "core"
+    layer_features: Annotated[
+        Literal["gradients", "moments"] | None,
+        Flag("What compact keeps of each layer: gradients or moments. Default: gradients."),
+    ] = None
+    power: Annotated[
+        float | None, Flag("Of compact's features: 0.25, 0.5, 0.75 or 1. Default: 1.")
+    ] = Field(default=None, gt=0, le=1)
     arithmetic: Annotated[
         Literal["auto", "integer", "float"],
         Flag(
@@ -277,6 +285,7 @@ class UserConfig(ConfigSection):
         else:
             options |= {"features": self.features, "bits": self.bits, "bases": self.bases}
             options["arithmetic"] = self.arithmetic
+            options |= {"layer_features": self.layer_features, "power": self.power}
         return MixedLinear(core, self.kind, cache=cache, **options)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from tests.cases import randomised
+from tests.reference import second_moments
 from torch import Tensor, nn
 from torch.nn.grad import conv2d_input
 
@@ -16,7 +17,7 @@ from efface.arithmetic.integer.ops import Affine, NoIntegerForm, read
 from efface.arithmetic.integer.self_test import check_gradient
 from efface.arithmetic.integer.sums import EXACT, power
 from efface.arithmetic.integer.tail import IntegerTail, projection_exponents, projection_reach
-from efface.linear.projection import Projection
+from efface.linear.projection import MOMENTS, Projection
 from efface.linear.taps import tap, taps_of
 from efface.network.blocks import GlobalMean, Residual
 from efface.network.families import Step
@@ -172,6 +173,49 @@ def test_projected_sums_are_exact(name: str) -> None:
         whole = row / power(p.input_exponent + p.gradient_exponent)
         assert torch.equal(whole, whole.round())
         assert float(whole.abs().max()) < EXACT
+
+
+@every_tail
+def test_moments_are_those_of_python_integers(name: str) -> None:
+    """And need no way back. Each sum of a sample is at most places · reach² < 2^24."""
+    tail, q, graph, _ = built(name)
+    projection = Projection.build(tail, graph.source.real(q), 60, layer_features=MOMENTS)
+    exponents = projection_exponents(graph, None, projection, q)
+    integer = IntegerTail(graph, None, projection, exponents)
+    kept = Kept(backward=False)
+    graph(q.clone(), kept)
+    assert not kept.slopes
+    assert integer.projected
+    for p in integer.projected:
+        rows = p.row(kept.inputs[p.number], None, len(q)).double() / power(2 * p.input_exponent)
+        a = p.inputs(kept.inputs[p.number]).movedim(1, -1).reshape(len(q), -1, rows_side(rows))
+        reach = projection_reach(a.shape[1])
+        whole = a.round().clamp(-reach, reach).to(torch.int64).numpy()
+        assert rows.tolist() == [second_moments(sample) for sample in whole]
+        assert float(rows.abs().max()) < EXACT
+
+
+def rows_side(rows: Tensor) -> int:
+    """r of r(r + 1)/2 columns."""
+    return int((8 * rows.shape[1] + 1) ** 0.5 - 1) // 2
+
+
+@every_tail
+def test_moments_are_close_to_those_in_floats(name: str) -> None:
+    tail, q, graph, _ = built(name)
+    plain = graph.source.real(q)
+    projection = Projection.build(tail, plain, 60, whiten=0, layer_features=MOMENTS)
+    exponents = projection_exponents(graph, None, projection, q)
+    rows, _ = IntegerTail(graph, None, projection, exponents).rows(q)
+    want = projection.rows(tail, plain)
+    assert float((rows - want).norm() / want.norm()) < 0.1
+
+
+def test_moments_have_one_step() -> None:
+    tail, q, graph, _ = built("bottleneck")
+    projection = Projection.build(tail, graph.source.real(q), 60, layer_features=MOMENTS)
+    with pytest.raises(ValueError, match="one step, not 0 and 1"):
+        IntegerTail(graph, None, projection, dict.fromkeys(projection.names, (0, 1)))
 
 
 @pytest.mark.parametrize("places", [1, 4, 49, 98, 196, 1040, 3136, 50176])

@@ -32,7 +32,12 @@ SETTINGS: list[dict[str, str]] = [
     {"MKL_CBWR": "AUTO,STRICT", "OMP_NUM_THREADS": "2", "ORDER": "2"},
     {"OMP_NUM_THREADS": "2", "BATCH": "5", "UNALIGNED": "1", "ORDER": "3"},
 ]
-NETWORKS = ("cnn", "resnet", "vit")
+NETWORKS = ("cnn", "resnet", "vit", "resnet gradients", "vit ¾")
+# Beside the default (moments, √): what else a row may be made of.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "resnet gradients": {"layer_features": "gradients", "power": 0.25},
+    "vit ¾": {"power": 0.75},
+}
 
 
 def records_of(name: str) -> Records:
@@ -56,13 +61,13 @@ def make(name: str, folder: Path) -> None:
         core.records = records
     else:
         options = {"embedding_size": 16, "hidden_sizes": [32, 64], "depths": [1, 2]}
-        kind = {"resnet": "ResNet", "vit": "ViT"}[name]
-        options = options if name == "resnet" else cases.TINY["vit"][0]
-        net = cases.randomised(cases.hf_model(kind, **options))
-        side = 32 if name == "resnet" else 8
+        options = options if _kind(name) == "ResNet" else cases.TINY["vit"][0]
+        net = cases.randomised(cases.hf_model(_kind(name), **options))
+        side = 32 if _kind(name) == "ResNet" else 8
         core = Core(net, classes=records.classes, preprocess=Preprocess(resize=side, crop=side))
         core.records = cases.tiny_records(12, 5)
-    model = MixedLinear(core, "compact", features=3000 if name == "resnet-50" else 200)
+    features = 3000 if name == "resnet-50" else 200
+    model = MixedLinear(core, "compact", features=features, **OPTIONS.get(name, {}))
     model.calibrate()
     assert model.user.form.arithmetic == "integer"
     model.save(folder)
@@ -70,12 +75,16 @@ def make(name: str, folder: Path) -> None:
         (folder / "config.json").write_text(net.config.to_json_string(use_diff=False))
 
 
+def _kind(name: str) -> str:
+    return {"resnet": "ResNet", "vit": "ViT"}[name.split()[0]]
+
+
 def load(name: str, folder: Path) -> MixedLinear:
     if not (folder / "config.json").is_file():
         return MixedLinear.load(folder)
-    kind = {"resnet": "ResNet", "vit": "ViT"}[name]
     import transformers
 
+    kind = _kind(name)
     config = getattr(transformers, f"{kind}Config").from_json_file(folder / "config.json")
     net = getattr(transformers, f"{kind}ForImageClassification")(config)
     return MixedLinear.load(folder, module=net)

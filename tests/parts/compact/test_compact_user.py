@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -16,8 +18,10 @@ from hypothesis import strategies as st
 from tests import cases
 from tests.reference import cross_validated_ridge, rational_product
 
+from efface import files
 from efface.data.record import Split
 from efface.data.records import Records
+from efface.digests import tensors_digest
 from efface.errors import EffaceError, RequestError
 from efface.linear.last_layer import LastLayer
 from efface.model.mixed_linear import MixedLinear
@@ -344,7 +348,8 @@ def test_the_weights_solve_the_ridge_of_the_quantised_rows(core: Core) -> None:
 def test_few_features_are_the_last_layer(core: Core, features: int) -> None:
     """Ridge on the pooled features, centred and scaled as the quantiser has them, on 16 bits."""
     mu, records = 0.05, user_records()
-    model = model_of(core, features=features, bits=16, mu=mu, arithmetic="float32").fit(records)
+    model = model_of(core, features=features, bits=16, mu=mu, power=1.0, arithmetic="float32")
+    model.fit(records)
     user, x = model.user, core.activations(records)
     assert user.projection.names == ()
     assert user.projection.num_features == 33
@@ -409,7 +414,16 @@ def test_two_bits_do_not_count_the_constant(core: Core) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"bits": 12, "mu": 0.1}, {"bases": "random", "seed": 3}, {"features": 8}]
+    "options",
+    [
+        {},
+        {"bits": 12, "mu": 0.1},
+        {"bases": "random", "seed": 3},
+        {"features": 8},
+        {"layer_features": "gradients"},
+        {"power": 1.0},
+        {"power": 0.75, "features": 8},
+    ],
 )
 def test_a_saved_model_predicts_the_same_to_the_bit(
     core: Core, tmp_path: Path, options: dict[str, object]
@@ -421,6 +435,81 @@ def test_a_saved_model_predicts_the_same_to_the_bit(
     assert torch.equal(again.logits(TEST), model.logits(TEST))
     assert again.user.weights_digest == model.user.weights_digest
     assert again.user.settings == model.user.settings
+
+
+@pytest.mark.parametrize("features", [FEATURES, 8])
+def test_a_model_of_an_earlier_version_is_read_as_it_was(
+    core: Core, tmp_path: Path, features: int
+) -> None:
+    """It says nothing of layer features and powers: gradients, as they are."""
+    model = model_of(core, features=features, layer_features="gradients", power=1.0)
+    model.fit(user_records())
+    model.user.layer_features = model.user.power = None
+    model.save(tmp_path)
+    again = MixedLinear.load(tmp_path)
+    assert not {"layer_features", "power"} & set(again.user.settings)
+    assert again.user.power_map is None
+    assert again.user.projection.has_gradients == (features == FEATURES)
+    assert again.user.given == model.user.given
+    assert torch.equal(again.logits(TEST), model.logits(TEST))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"power": 0.3},
+        {"power": "0.5"},
+        {"power": [0.5]},
+        {"power": 1.0},
+        {"power": None},
+        {"layer_features": "gradients"},
+        {"layer_features": "anything"},
+        {"layer_features": None},
+    ],
+)
+def test_a_file_that_contradicts_itself_is_refused(
+    core: Core, tmp_path: Path, change: dict[str, Any]
+) -> None:
+    """Whoever changes a file can change its digest, too."""
+    options = {"layer_features": "moments", "power": 0.5}
+    model_of(core, **options).fit(user_records()).save(tmp_path)
+    values = json.loads((tmp_path / "model.json").read_text())
+    values["user"] |= change
+    tensors = files.read_tensors(tmp_path / "user.safetensors")
+    values["user_digest"] = tensors_digest(tensors, values["user"])
+    (tmp_path / "model.json").write_text(json.dumps(values))
+    with pytest.raises(EffaceError):
+        MixedLinear.load(tmp_path)
+
+
+@pytest.mark.parametrize("option", [{"power": 0.3}, {"layer_features": "pictures"}])
+def test_unknown_features_are_refused_at_once(core: Core, option: dict[str, Any]) -> None:
+    with pytest.raises(EffaceError, match="use one of"):
+        model_of(core, **option)
+
+
+def test_the_certificate_depends_on_what_a_row_is(core: Core) -> None:
+    digest = {
+        (kind, power): calibrated(core, layer_features=kind, power=power).given.calibration_digest
+        for kind in ("moments", "gradients")
+        for power in (0.5, 0.75)
+    }
+    assert len(set(digest.values())) == 4
+
+
+def test_rows_are_the_quantised_powers_of_psi(core: Core) -> None:
+    """sign(ψ) √|ψ| / d, then centre and step, number by number."""
+    user = calibrated(core, layer_features="moments", power=0.5)
+    x = core.activations(user_records(6))
+    rows = user.rows(x, core.labels(user_records(6))).features
+    psi = torch.cat([p for p, _ in user.form.rows(user.projection, x)]).double().numpy()
+    sizes, divisors = user.projection.part_sizes, user.power_map.divisors
+    by_feature = np.repeat(divisors, sizes)
+    by_feature = np.insert(by_feature, sizes[0], 1.0)
+    for i, j in np.ndindex(rows.shape):
+        root = math.copysign(math.sqrt(abs(psi[i, j])), psi[i, j]) / by_feature[j]
+        real = (root - user.quantiser.centre[j]) / user.quantiser.scale[j]
+        assert rows[i, j] == min(max(round(real), -127), 127)
 
 
 def test_a_model_without_users_is_saved_as_the_core(core: Core, tmp_path: Path) -> None:

@@ -80,9 +80,8 @@ class ExactForm(Form):
     ) -> Iterator[tuple[Tensor, Tensor]]:
         tail, mode = self._tail
         wide = projection.double()
-        tapper = Tapper(
-            tail, [t for t in taps_of(tail) if t.name in wide.names], torch.float64, fast=False
-        )
+        taps = [t for t in taps_of(tail) if t.name in wide.names]
+        tapper = Tapper(tail, taps, torch.float64, fast=False, backward=wide.has_gradients)
         for i in range(len(activations)):
             with mode:
                 psi, h = wide.row(tapper, activations[slice(i, i + 1)])

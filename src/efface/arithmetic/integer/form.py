@@ -155,9 +155,8 @@ class IntegerForm(Form):
         some = activations[:: max(1, -(-len(activations) // MOST_SAMPLES))]
         found = {}
         if projection.names:
-            found = projection_exponents(
-                self.tail_graph, self.gradient, projection, some, self.views
-            )
+            gradient = self.gradient if projection.has_gradients else None
+            found = projection_exponents(self.tail_graph, gradient, projection, some, self.views)
         self.exponents = replace(self.exponents, projections=found)
         self._tail = None
 
@@ -213,7 +212,7 @@ class IntegerForm(Form):
 
     def _tail_of(self, projection: Projection) -> IntegerTail:
         if self._tail is None or self._tail[0] is not projection:
-            gradient = self.gradient if projection.names else None
+            gradient = self.gradient if projection.has_gradients else None
             exponents = self.exponents.projections
             if set(exponents) != set(projection.names):
                 raise FormatError("the steps belong to another projection.", "calibrate again.")

@@ -204,7 +204,7 @@ class IntegerGraph:
             mean = total.div_(_places(self.shapes[op.inputs[0]]))
             return mean.mul_(float(power(self.exponent(op.inputs[0]) - self.units[number])))
         if isinstance(op, MaxPool):
-            if keep is not None:
+            if keep is not None and keep.backward:
                 raise NoIntegerForm(f"{op.name}: no gradients through MaxPool2d.")
             return self._same(number, op, op.apply(x))
         if isinstance(op, Flatten):
@@ -247,7 +247,7 @@ class IntegerGraph:
     def _activate(self, number: int, op: Activation, x: Tensor, keep: Kept | None) -> Tensor:
         x = self._same(number, op, x)
         cap = None if op.cap is None else op.cap / float(power(self.units[number]))
-        if keep is not None:
+        if keep is not None and keep.backward:
             keep.slope(number, _slopes(x, op.slope, cap))
         clamped = number in self.summed and op.slope == 0 and cap is None
         if clamped:  # rounding will clip at 0 anyway
@@ -273,9 +273,10 @@ class IntegerGraph:
 
 
 class Kept:
-    """What the backward pass needs of a forward one."""
+    """What the backward pass needs of a forward one; not ``backward``: what the layers read alone."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, backward: bool = True) -> None:
+        self.backward = backward
         self.inputs: dict[int, Tensor] = {}  # of every Affine: integers
         self.slopes: dict[int, Tensor] = {}  # of every Activation
 

@@ -5,7 +5,7 @@ For layer l with input integers a_l(s) and output gradient integers g_l(s),
     ψ_l = vec( Σ_s p_g(s) p_a(s)ᵀ ),     p_a = round(R_aᵀ a_l),  p_g = round(R_gᵀ g_l),
 
 with bases rounded to 8 bits and projections to |p| ≤ √(2^24 / places), so that the last sum is exact,
-too.
+too. Moments are triu( Σ_s p_a(s) p_a(s)ᵀ ), exact by the same bound, and need no gradients.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from efface.arithmetic.integer.sums import (
     power,
     weight_exponents,
 )
-from efface.linear.projection import Projection
+from efface.linear.projection import Projection, moments
 
 MOST_REACH = 1023
 PERCENTILE = 0.9995
@@ -36,16 +36,24 @@ PERCENTILE = 0.9995
 
 @dataclass(frozen=True, eq=False)
 class Projected:
-    """One layer's two projections: bases as integers, and the exponents of what they give."""
+    """One layer's two projections: bases as integers, and the exponents of what they give.
+
+    Without ``gradients`` its features are moments, and both exponents are that of the input.
+    """
 
     number: int
     inputs: ExactAffine  # R_aᵀ, in units of 2^input_exponent
-    gradients: ExactAffine  # R_gᵀ, in units of 2^gradient_exponent
+    gradients: ExactAffine | None  # R_gᵀ, in units of 2^gradient_exponent
     input_exponent: int
     gradient_exponent: int
 
-    def row(self, x: Tensor, g: Tensor, samples: int) -> Tensor:
-        """ψ_l of each sample, (n, r_g · r_a)."""
+    def row(self, x: Tensor, g: Tensor | None, samples: int) -> Tensor:
+        """ψ_l of each sample, (n, r_g · r_a) or (n, r(r + 1)/2)."""
+        if self.gradients is None or g is None:
+            a = _by_sample(_places_last(self.inputs(x)), samples)
+            reach = projection_reach(a.shape[1])
+            a = a.round_().clamp_(-reach, reach)
+            return moments(a).mul_(float(power(2 * self.input_exponent)))
         a, b = self.inputs(x), self.gradients(_places_last(g))
         a, b = _by_sample(_places_last(a), samples), _by_sample(b, samples)  # (n, s, r)
         reach = projection_reach(a.shape[1])
@@ -87,21 +95,23 @@ class IntegerTail:
         ]
 
     def _project(self, i: int, number: int, e_input: int, e_gradient: int) -> Projected:
-        assert self.gradient is not None
         op = self.graph.ops[number - 1]
         assert isinstance(op, Affine)
         kernel = self.projection.inputs[i].double().T.reshape(-1, *op.weight.shape[1:])
-        basis = self.projection.gradients[i].double().T  # (r, outputs)
         e_in = self.graph.exponent(op.inputs[0])
-        e_out = self.gradient.exponents[number]
+        inputs = _rounded_basis(op, kernel, e_in - e_input, self.graph.reach[op.inputs[0]])
+        gradients = None
+        if self.projection.has_gradients:
+            gradients = self._gradient_basis(i, number, e_gradient)
+        elif e_input != e_gradient:
+            raise ValueError(f"moments have one step, not {e_input} and {e_gradient}")
+        return Projected(number, inputs, gradients, e_input, e_gradient)
+
+    def _gradient_basis(self, i: int, number: int, e_gradient: int) -> ExactAffine:
+        assert self.gradient is not None
+        basis = self.projection.gradients[i].double().T  # (r, outputs)
         plain = Affine("basis", (), basis, torch.zeros(len(basis)).double(), None)
-        return Projected(
-            number,
-            _rounded_basis(op, kernel, e_in - e_input, self.graph.reach[op.inputs[0]]),
-            _rounded_basis(plain, basis, e_out - e_gradient, REACH),
-            e_input,
-            e_gradient,
-        )
+        return _rounded_basis(plain, basis, self.gradient.exponents[number] - e_gradient, REACH)
 
     @torch.no_grad()
     def features(self, q: Tensor) -> Tensor:
@@ -111,16 +121,27 @@ class IntegerTail:
     @torch.no_grad()
     def rows(self, q: Tensor) -> tuple[Tensor, Tensor]:
         """ψ (n, k) and h (n, p), float32, of boundary integers (n, …)."""
-        kept, n = (Kept() if self.projected else None), len(q)
+        kept, n = (self._kept() if self.projected else None), len(q)
         features = self.graph(self._flat(q), kept)
         h = self._pooled(features, n)
         parts = [h]
         if kept is not None:
-            assert self.gradient is not None
-            gradients = self.gradient(kept, features, 1.0 / self.views)
-            parts += [p.row(kept.inputs[p.number], gradients[p.number], n) for p in self.projected]
+            gradients = self._gradients(kept, features)
+            parts += [
+                p.row(kept.inputs[p.number], gradients.get(p.number), n) for p in self.projected
+            ]
         scaled = [p / c for p, c in zip(parts, self.projection.part_scales, strict=True)]
         return torch.cat([scaled[0], torch.ones(n, 1), *scaled[1:]], dim=1), h
+
+    def _kept(self) -> Kept:
+        return Kept(backward=self.projection.has_gradients)
+
+    def _gradients(self, kept: Kept, features: Tensor) -> dict[int, Tensor]:
+        """Of all layers by number; none where they are not wanted."""
+        if not self.projection.has_gradients:
+            return {}
+        assert self.gradient is not None
+        return self.gradient(kept, features, 1.0 / self.views)
 
     def _flat(self, q: Tensor) -> Tensor:
         flat = q.flatten(0, 1) if self.views > 1 else q
@@ -137,7 +158,7 @@ class IntegerTail:
 
 def projection_exponents(
     graph: IntegerGraph,
-    gradient: IntegerGradient,
+    gradient: IntegerGradient | None,
     projection: Projection,
     q: Tensor,
     views: int = 1,
@@ -146,15 +167,13 @@ def projection_exponents(
     if not projection.names:
         return {}
     trial = IntegerTail(graph, gradient, projection, dict.fromkeys(projection.names, (0, 0)), views)
-    kept = Kept()
-    gradients = gradient(kept, graph(trial._flat(q), kept), 1.0 / views)
+    kept = trial._kept()
+    gradients = trial._gradients(kept, graph(trial._flat(q), kept))
     found = {}
     for name, p in zip(projection.names, trial.projected, strict=True):
-        a, b = (
-            _places_last(p.inputs(kept.inputs[p.number])),
-            p.gradients(_places_last(gradients[p.number])),
-        )
+        a = _places_last(p.inputs(kept.inputs[p.number]))
         reach = projection_reach(_by_sample(a, len(q)).shape[1])
+        b = a if p.gradients is None else p.gradients(_places_last(gradients[p.number]))
         found[name] = (_fitting(a, reach), _fitting(b, reach))
     return found
 

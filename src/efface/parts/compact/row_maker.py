@@ -27,11 +27,12 @@ from efface.digests import tensors_digest
 from efface.environment import environment
 from efface.errors import EffaceError
 from efface.guarantee.certificates import Given
-from efface.linear.projection import Projection
+from efface.linear.projection import GRADIENTS, Projection, require_known
 from efface.network.activations import ActivationCache, Activations
 from efface.network.core import Core
 from efface.network.targets import one_hot
 from efface.parts.compact.calibration import DEFAULT_RIDGE, Calibration, choose_ridge
+from efface.parts.compact.power_map import PowerMap, require_power
 from efface.parts.compact.quantiser import Quantiser
 from efface.parts.compact.rows import Rows
 from efface.parts.compact.statistics import Statistics
@@ -50,6 +51,8 @@ class RowMaker(UserPart):
             than the best μ, and core data are few. Without labels to choose on, ``DEFAULT_RIDGE``.
         target_scale: targets are one-hot times this, minus what stays of the core's logits.
         bases: "core" (leading directions of core data) or "random" (seeded).
+        layer_features: what is kept of each layer, "gradients" (the default) or "moments": ``projection``.
+        power: p of the power normalisation of ψ, 0.25, 0.5, 0.75 or 1 (the default); see ``power_map``.
         core_weight: how much of the core's logits a fitted model keeps: f = α f_core + Θᵀψ. None lets
             ``MixedLinear.fit`` decide: 0 where core records are replayed (their own rows say it all, and
             the core is overconfident on just these records), else 1.
@@ -72,6 +75,8 @@ class RowMaker(UserPart):
         mu: float | None = None,
         target_scale: float = 5.0,
         bases: str = "core",
+        layer_features: str | None = None,
+        power: float | None = None,
         seed: int = 0,
         total_ridge: float | None = None,
         core_weight: float | None = None,
@@ -84,9 +89,13 @@ class RowMaker(UserPart):
         self.form_reasons: tuple[str, ...] = ()  # why it is not a better one
         self.core, self.num_wanted, self.bits, self.mu = core, features, bits, mu
         self.target_scale, self.bases, self.seed = target_scale, bases, seed
+        self.layer_features, self.power = layer_features, power
+        require_known(layer_features or GRADIENTS)
+        require_power(1.0 if power is None else power)
         self.total_ridge, self.core_weight = total_ridge, core_weight
         self.calibration = None if calibration is None else Calibration(calibration)
         self.projection: Projection | None = None
+        self.power_map: PowerMap | None = None  # None: ψ as it is
         self.quantiser: Quantiser | None = None
         self.statistics: Statistics | None = None
         # (k, c) float32; float64 with noise on it, and in files of earlier versions.
@@ -98,7 +107,8 @@ class RowMaker(UserPart):
     @property
     def wants_gradients(self) -> bool:
         """Whether ψ will have gradient features."""
-        return Projection.side(self.core.tail, self.num_wanted) > 0
+        wanted = self.layer_features or GRADIENTS
+        return wanted == GRADIENTS and Projection.side(self.core.tail, self.num_wanted) > 0
 
     def take_form(self, choice: Choice) -> None:
         """Compute in this form from now on; before ``calibrate``."""
@@ -159,11 +169,15 @@ class RowMaker(UserPart):
             self.core.tail,
             self.form.plain(samples),
             self.num_wanted,
+            layer_features=self.layer_features or GRADIENTS,
             bases=self.bases,
             seed=self.seed,
         )
         self.form.fit_projection(self.projection, samples)
         rows = self._psi(activations)
+        if self.power is not None and self.power != 1.0:
+            self.power_map = PowerMap.fit(rows, self.power, self.projection.part_sizes)
+            rows = self.power_map(rows)
         bias = self.projection.bias
         self.quantiser = Quantiser.fit(rows, self.bits, headroom=source.headroom, bias=bias)
         if self.mu is None and self.total_ridge is None:
@@ -208,10 +222,16 @@ class RowMaker(UserPart):
         features = [np.zeros((0, self.projection.num_features), self.quantiser.dtype)]
         logits = [np.zeros((0, len(self.core.classes)))]
         for psi, some in self.form.rows(self.projection, activations):
-            features.append(self.quantiser.quantise(psi.double().numpy())[0])
+            features.append(self._quantised(psi))
             logits.append(some.double().numpy())
         residuals = self._core_targets(labels) - self.kept * np.concatenate(logits)
         return Rows(np.concatenate(features), self.target_quantiser.quantise(residuals)[0])
+
+    def _quantised(self, psi: Tensor) -> np.ndarray:
+        """The integers of ψ: power, centre, step. Every operation is on one number, and rounded once."""
+        assert self.quantiser is not None
+        rows = psi.double().numpy()
+        return self.quantiser.quantise(rows if self.power_map is None else self.power_map(rows))[0]
 
     def _psi(self, activations: Activations) -> np.ndarray:
         assert self.projection is not None
@@ -274,6 +294,9 @@ class RowMaker(UserPart):
         if self.calibration is not None:
             known = {"calibration": str(self.calibration), "form": self.form.settings}
             known |= {"arithmetic": str(self.arithmetic)}
+        for name in ("layer_features", "power"):
+            if getattr(self, name) is not None:
+                known[name] = getattr(self, name)
         return {
             "kind": self.kind,
             "features": self.num_wanted,
@@ -296,12 +319,21 @@ class RowMaker(UserPart):
         tensors = {f"projection.{k}": v for k, v in self.projection.to_tensors().items()}
         for key, array in self.quantiser.to_arrays().items():
             tensors[f"quantiser.{key}"] = torch.from_numpy(np.array(array))
+        if self.power_map is not None:
+            tensors["power_map.divisors"] = torch.from_numpy(np.array(self.power_map.divisors))
         return tensors
 
     def load_calibration(self, tensors: Mapping[str, Tensor], layers: Sequence[str]) -> None:
         part = lambda p: {k[len(p) :]: v for k, v in tensors.items() if k.startswith(p)}  # noqa: E731
         pooled = self.core.tail.head.in_features
         self.projection = Projection.from_tensors(part("projection."), tuple(layers), pooled)
+        if layers and self.projection.has_gradients != (self.layer_features in (None, GRADIENTS)):
+            raise ValueError(f"these are no {self.layer_features}")
+        if self.power is not None and self.power != 1.0:
+            sizes, divisors = self.projection.part_sizes, tensors["power_map.divisors"].numpy()
+            self.power_map = PowerMap(self.power, sizes, divisors)
+        elif "power_map.divisors" in tensors:
+            raise ValueError("divisors of powers that are not taken")
         arrays = {k: v.numpy() for k, v in part("quantiser.").items()}
         self.quantiser = Quantiser.from_arrays(arrays)
         self.statistics = self.no_statistics()

@@ -114,11 +114,11 @@ class CompactUser(RowMaker):
         """α f_core + Θᵀψ, ψ quantised as in training; with Θ = 0 the core's logits in this form."""
         if self.theta is None or not self.theta.any():
             return self.form.logits(activations)
-        projection, quantiser, _ = self._require_calibrated()
+        projection = self._require_calibrated()[0]
         found = [torch.zeros(0, len(self.core.classes))]
         for psi, core in self.form.rows(projection, activations):
-            features, _ = quantiser.quantise(psi.double().numpy())
-            found.append(self.kept * core + torch.from_numpy(self._product(features)).float())
+            product = self._product(self._quantised(psi))
+            found.append(self.kept * core + torch.from_numpy(product).float())
         return torch.cat(found)
 
     def _product(self, features: np.ndarray) -> np.ndarray:
