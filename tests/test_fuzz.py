@@ -169,7 +169,7 @@ def look(path: Path) -> None:
         lambda: load(path).logits(TEST[:1]),
         lambda: list(all_checks(Workspace.open(path, recover=False))),
         lambda: Workspace.open(path, recover=False).preview(owner=OWNER),
-        lambda: Workspace.open(path, recover=False).owned(),
+        lambda: Workspace.open(path, recover=False).inventory.owned(),
         lambda: Intent.load(path / "pending.json"),
     ):
         with suppress(EffaceError):
