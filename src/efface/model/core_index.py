@@ -20,7 +20,7 @@ from efface.data.records import Records
 from efface.errors import FormatError, GuaranteeError, RecordError
 from efface.model.request import Request, RequestKind
 
-SCHEMA = "efface.network.core-records/2"
+SCHEMA = "efface.core-records/2"
 KEY_BYTES = 32
 CORE, CALIBRATION = "core", "calibration"
 
