@@ -4,7 +4,8 @@
 
 Ours (cached primal side, products as GEMMs) against plain torch.func jvp + vjp and against curvlinops'
 GGN, on the network as transformers ships it (BatchNorm unfolded, NCHW): what a user would run instead.
-Beside it, torch.func on our own folded, channels-last tail: the strongest plain version. One process,
+Beside it, torch.func on our own folded, channels-last tail: the strongest plain version; and ours with
+BatchNorm kept in the parametrisation, as the paper has it (products on folded weights all the same). One process,
 interleaved rounds, the best of each; JSON out.
 """
 
@@ -96,6 +97,8 @@ def main() -> None:
     xl = x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
     v = {k: torch.randn(p.shape, generator=generator) for k, p in raw.tail.named_parameters()}
     vm = {k: torch.randn(p.shape, generator=generator) for k, p in mine.tail.named_parameters()}
+    unfolded = TangentOperator(raw.tail)  # the paper's parameters
+    inputs, weights = unfolded.prepare(x), torch.randn(unfolded.d, generator=generator)
     operator = TangentOperator(mine.tail)
     prepared, flat = operator.prepare(x), torch.randn(operator.d, generator=generator)
 
@@ -106,6 +109,7 @@ def main() -> None:
     runs: dict[str, Callable[[], object] | None] = {
         "forward": forward,
         "efface": lambda: operator.product(prepared, flat),
+        "efface, BatchNorm kept": lambda: unfolded.product(inputs, weights),
         "torch.func, network as shipped": plain(raw.tail, x, v),
         "torch.func, folded channels-last": plain(mine.tail, xl, vm),
         "curvlinops GGN, network as shipped": curvlinops_ggn(raw.tail, x, v),

@@ -21,6 +21,7 @@ from efface.linear.layers import (
     ResidualLayer,
 )
 from efface.linear.lowering import lower
+from efface.linear.normed import NormedConvLayer
 from efface.linear.opaque import OpaqueLayer
 from efface.linear.operator import TangentOperator
 from efface.linear.scales import balanced_scales
@@ -169,8 +170,43 @@ def test_resnet_blocks_take_the_fast_path_throughout() -> None:
         return {type(layer)}.union(*(kinds(part) for part in inner))
 
     found = kinds(lower(cases.tail("resnet bottleneck")))
-    assert {Chain, ResidualLayer, ConvLayer, AffineLayer, LeakyLayer, LinearLayer} <= found
-    assert OpaqueLayer not in found
+    assert {Chain, ResidualLayer, NormedConvLayer, LeakyLayer, LinearLayer} <= found
+    assert not {OpaqueLayer, AffineLayer} & found
+    plain = kinds(lower(cases.tail("resnet bottleneck"), winograd=False))
+    assert {ConvLayer, AffineLayer} <= plain
+    assert NormedConvLayer not in plain
+
+
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("width", [3, 64])  # 64: by Winograd's transforms
+def test_a_convolution_and_its_batchnorm_keep_their_own_parameters(
+    width: int, bias: bool, affine: bool
+) -> None:
+    """Both products against torch.func on the two modules, one γ being 0."""
+    conv = nn.Conv2d(width, width, 3, padding=1, bias=bias)
+    pair = nn.Sequential(conv, nn.BatchNorm2d(width, affine=affine)).double().eval()
+    cases.randomised(pair)
+    if affine:
+        with torch.no_grad():
+            pair[1].weight[1] = 0.0
+    fast, slow = lower(pair, "p."), OpaqueLayer(pair, "p.")
+    assert isinstance(fast, Chain)
+    assert isinstance(fast.layers[0], NormedConvLayer)
+    generator = torch.Generator().manual_seed(0)
+    draw = lambda *shape: torch.randn(*shape, generator=generator, dtype=torch.float64)  # noqa: E731
+    x, dx, dy = (draw(2, 5, 6, width) for _ in range(3))
+    v = {f"p.{name}": draw(*p.shape) for name, p in pair.named_parameters()}
+    (y, kept), (want, saved) = fast.forward(x), slow.forward(x)
+    assert torch.allclose(y, want, rtol=1e-10, atol=1e-10)  # float64, two ways to sum
+    for tangent in (dx, None):
+        found, expected = fast.jvp(kept, tangent, v), slow.jvp(saved, tangent, v)
+        assert torch.allclose(found, expected, rtol=1e-9, atol=1e-9)  # type: ignore[arg-type]
+    mine, theirs = ({k: torch.zeros_like(p) for k, p in v.items()} for _ in range(2))
+    back, pulled = fast.vjp(kept, dy, mine, True), slow.vjp(saved, dy, theirs, True)
+    assert torch.allclose(back, pulled, rtol=1e-9, atol=1e-9)  # type: ignore[arg-type]
+    for name in v:
+        assert torch.allclose(mine[name], theirs[name], rtol=1e-9, atol=1e-8), name
 
 
 class Shifted(nn.BatchNorm2d):

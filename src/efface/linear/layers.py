@@ -282,12 +282,13 @@ class AffineLayer(Layer):
         normal = (x - self.mean.to(x.dtype)) / self.std.to(x.dtype)
         return normal * self.gamma.to(x.dtype) + self.beta.to(x.dtype), (normal,)
 
-    def _scale(self, dtype: torch.dtype) -> Tensor:
+    def scale(self, dtype: torch.dtype) -> Tensor:
+        """γ/s, (c,)."""
         return (self.gamma / self.std).to(dtype)
 
     def jvp(self, saved: Saved, dx: Tensor | None, v: Mapping[str, Tensor]) -> Tensor | None:
         y = saved[0] * v[self.w_name] + v[self.b_name] if self.affine else None
-        return _add(y, None if dx is None else dx * self._scale(dx.dtype))
+        return _add(y, None if dx is None else dx * self.scale(dx.dtype))
 
     def vjp(
         self, saved: Saved, dy: Tensor, out: MutableMapping[str, Tensor], need_dx: bool
@@ -296,7 +297,7 @@ class AffineLayer(Layer):
             over = tuple(range(dy.dim() - 1))
             out[self.w_name] += (dy * saved[0]).sum(over)
             out[self.b_name] += dy.sum(over)
-        return dy * self._scale(dy.dtype) if need_dx else None
+        return dy * self.scale(dy.dtype) if need_dx else None
 
 
 class PointwiseLayer(Layer):

@@ -17,6 +17,7 @@ from efface.linear.layers import (
     ResidualLayer,
     ViewsLayer,
 )
+from efface.linear.normed import NormedConvLayer
 from efface.linear.opaque import OpaqueLayer
 from efface.linear.winograd import WinogradLayer, suits_winograd
 from efface.network import blocks
@@ -37,7 +38,7 @@ POINTWISE = (
 def lower(module: nn.Module, prefix: str = "", *, winograd: bool = True) -> Layer:
     """The linearised form of ``module``; whatever has no fast form becomes an OpaqueLayer.
 
-    ``winograd=False`` leaves 3 × 3 convolutions plain sums of products.
+    ``winograd=False`` leaves convolutions plain sums of products, and BatchNorms layers of their own.
 
     Types are compared exactly: a subclass may compute something else (timm's BatchNormAct2d).
     """
@@ -51,10 +52,12 @@ def lower(module: nn.Module, prefix: str = "", *, winograd: bool = True) -> Laye
         return Chain([ViewsLayer(Chain(steps), VIEWS), head])
     if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
         # _modules, because named_children() skips the second use of a module (one ReLU for all).
-        children = [(name, child) for name, child in module._modules.items() if child is not None]
-        return Chain(
-            [lower(child, f"{prefix}{name}.", winograd=winograd) for name, child in children]
-        )
+        children = [
+            (f"{prefix}{name}.", child)
+            for name, child in module._modules.items()
+            if child is not None
+        ]
+        return Chain(_lower_chain(children, winograd))
     if type(module) is blocks.Residual:
         parts = (module.body, module.shortcut, module.activation)
         names = ("body", "shortcut", "activation")
@@ -70,6 +73,28 @@ def lower(module: nn.Module, prefix: str = "", *, winograd: bool = True) -> Laye
     if type(module) is nn.BatchNorm2d and module.running_mean is not None:
         return AffineLayer(module, prefix)
     return _lower_parameterless(module) or OpaqueLayer(module, prefix)
+
+
+def _lower_chain(children: list[tuple[str, nn.Module]], fast: bool) -> list[Layer]:
+    """One layer each, but a convolution and its frozen BatchNorm are one (``NormedConvLayer``)."""
+    layers: list[Layer] = []
+    rest = list(children)
+    while rest:
+        (name, child), *rest = rest
+        following = rest[0] if rest else None
+        if fast and following is not None and _are_one(child, following[1]):
+            assert isinstance(child, nn.Conv2d)
+            assert isinstance(following[1], nn.BatchNorm2d)
+            layers.append(NormedConvLayer(child, following[1], name, following[0]))
+            rest = rest[1:]
+        else:
+            layers.append(lower(child, name, winograd=fast))
+    return layers
+
+
+def _are_one(conv: nn.Module, norm: nn.Module) -> bool:
+    plain = type(conv) is nn.Conv2d and _is_plain(conv)
+    return plain and type(norm) is nn.BatchNorm2d and norm.running_mean is not None
 
 
 def _has_tied_weights(module: nn.Module) -> bool:

@@ -112,11 +112,12 @@ def _fold_sequence(sequence: nn.Sequential) -> None:
         if type(conv) is not nn.Conv2d or type(norm) is not nn.BatchNorm2d:
             continue
         if norm.running_mean is not None:
-            sequence._modules[first] = _folded(conv, norm)
+            sequence._modules[first] = folded(conv, norm)
             sequence._modules[second] = nn.Identity()
 
 
-def _folded(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> nn.Conv2d:
+def folded(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> nn.Conv2d:
+    """One convolution that does what both do; see :func:`fold_batchnorm`."""
     assert norm.running_mean is not None
     assert norm.running_var is not None
     scale = torch.rsqrt(norm.running_var.double() + norm.eps)
@@ -127,7 +128,7 @@ def _folded(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> nn.Conv2d:
     if norm.affine:
         bias = bias + norm.bias.detach().double()
     weight = conv.weight.detach().double() * scale.reshape(-1, 1, 1, 1)
-    folded = nn.Conv2d(
+    both = nn.Conv2d(
         conv.in_channels,
         conv.out_channels,
         conv.kernel_size,  # type: ignore[arg-type]
@@ -138,13 +139,13 @@ def _folded(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> nn.Conv2d:
         bias=True,
         padding_mode=conv.padding_mode,
     )
-    folded.weight = nn.Parameter(weight.to(conv.weight.dtype))
-    folded.bias = nn.Parameter(bias.to(conv.weight.dtype))
+    both.weight = nn.Parameter(weight.to(conv.weight.dtype))
+    both.bias = nn.Parameter(bias.to(conv.weight.dtype))
     mean = norm.bias.detach().clone() if norm.affine else torch.zeros_like(norm.running_mean)
     spread = (norm.running_var.double().sqrt() * scale.abs()).to(mean.dtype)
-    folded.register_buffer("output_mean", mean, persistent=False)
-    folded.register_buffer("output_std", spread, persistent=False)
-    return folded
+    both.register_buffer("output_mean", mean, persistent=False)
+    both.register_buffer("output_std", spread, persistent=False)
+    return both
 
 
 @contextmanager
