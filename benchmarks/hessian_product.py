@@ -5,8 +5,8 @@
 Ours (cached primal side, products as GEMMs) against plain torch.func jvp + vjp and against curvlinops'
 GGN, on the network as transformers ships it (BatchNorm unfolded, NCHW): what a user would run instead.
 Beside it, torch.func on our own folded, channels-last tail: the strongest plain version; and ours with
-BatchNorm kept in the parametrisation, as the paper has it (products on folded weights all the same). One process,
-interleaved rounds, the best of each; JSON out.
+BatchNorm kept in the parametrisation, as the paper has it (products on folded weights all the same). One
+process, interleaved rounds, the best of each; JSON out.
 """
 
 from __future__ import annotations
