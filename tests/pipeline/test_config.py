@@ -163,3 +163,9 @@ def test_the_compact_part_gets_its_options() -> None:
     assert (settings["kind"], settings["features"], settings["bits"]) == ("compact", 77, 12)
     assert settings["bases"] == "random"
     assert settings["mu"] is None
+
+
+def test_an_unknown_power_is_refused_before_anything_is_trained() -> None:
+    assert load_config(None, {"data.spec": "digits", "user.power": 0.25}).user.power == 0.25
+    with pytest.raises(FormatError, match=r"user\.power.*0\.25, 0\.5, 0\.75, 1"):
+        load_config(None, {"data.spec": "digits", "user.power": 0.3})

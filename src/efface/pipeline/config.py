@@ -99,7 +99,7 @@ def _explained(problem: ValidationError, where: str) -> FormatError:
         name, text = f"{name}.kind", "should be 'cg', 'sgd' or 'cholesky'"
         return FormatError(f"{where}: {name} {text}{more}.", "use one of these.")
     given = "" if first["type"] == "missing" else f", not {first['input']!r}"
-    text = first["msg"].removeprefix("Input ")
+    text = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
     return FormatError(f"{where}: {name} {text}{given}{more}.", "correct this value.")
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from efface.pipeline.options import Flag
 
@@ -273,6 +273,17 @@ class UserConfig(ConfigSection):
         SolverConfig,
         Flag("cg, sgd or cholesky; their options go into the config. Default: {default}."),
     ] = ConjugateGradientConfig()
+
+    @field_validator("power")
+    @classmethod
+    def _known_power(cls, value: float | None) -> float | None:
+        """Before anything is trained."""
+        if value is not None:
+            from efface.parts.compact.power_map import POWERS
+
+            if value not in POWERS:
+                raise ValueError(f"should be one of {', '.join(f'{p:g}' for p in POWERS)}")
+        return value
 
     def build(self, core: Core, cache: ActivationCache | None = None) -> MixedLinear:
         from efface.model.mixed_linear import MixedLinear
