@@ -30,6 +30,8 @@ _WHERE = {
     "Preprocess": "efface.data.preprocess",
     "Core": "efface.network.core",
     "Stage": "efface.network.training",
+    "FineTuning": "efface.network.finetuning",
+    "fine_tune": "efface.network.finetuning",
     "MixedLinear": "efface.model.mixed_linear",
     "Workspace": "efface.workspace",
     "load": "efface.workspace.published",
@@ -58,6 +60,8 @@ if TYPE_CHECKING:
     from efface.linear.last_layer import LastLayer as LastLayer
     from efface.model.mixed_linear import MixedLinear as MixedLinear
     from efface.network.core import Core as Core
+    from efface.network.finetuning import FineTuning as FineTuning
+    from efface.network.finetuning import fine_tune as fine_tune
     from efface.network.training import Stage as Stage
     from efface.parts.tangent.cg import ConjugateGradient as ConjugateGradient
     from efface.parts.tangent.dense import Cholesky as Cholesky

@@ -25,6 +25,8 @@ Example: [bold]efface train digits --out model[/bold]
 
 Example: [bold]efface train photos/ --backbone hf:models/resnet-50 --core-fraction 0.3 --dry-run[/bold]
 
+Example: [bold]efface train photos/ --backbone hf:models/resnet-50 --core-fraction 0.3 --finetune[/bold]
+
 Example: [bold]efface train --config run.toml --mu 0.1[/bold]"""
 
 

@@ -41,6 +41,7 @@ from efface.progress import Progress, part
 
 SCHEMA = "efface.tuning-choice/1"
 NAME = "choice.json"
+TUNED = "core"  # the folder, beside it, of the last run, on all core records
 HELD_OUT = 0.2
 RIDGES = tuple(10.0**k for k in np.arange(-3, 1.5, 0.5))  # λ : the mean of ‖h − h̄‖²
 SHARPNESSES = tuple(10.0**k for k in np.arange(0, 3, 0.125))  # T
@@ -145,7 +146,7 @@ def tuned_backbone(
     settings = chosen.best.settings
     if settings is None:
         return backbone, chosen
-    where = None if folder is None else Path(folder) / "core"
+    where = None if folder is None else Path(folder) / TUNED
     tuned = fine_tune(
         backbone, records, settings, folder=where, progress=part(progress, 0.7, 1, "core")
     )

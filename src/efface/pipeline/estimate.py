@@ -13,6 +13,7 @@ from efface.data.records import Records
 from efface.linear.operator import TangentOperator
 from efface.network.core import Core
 from efface.network.tail import Layout
+from efface.network.tuning_choice import HELD_OUT
 from efface.pipeline.config import Config
 from efface.pipeline.train import Training, counts
 
@@ -64,6 +65,7 @@ def estimate(config: Config, core: Core, records: Records) -> Estimate:
     num_cached = len(records.user) + len(records.core)
     size, speed = _probe(core, records)
     seconds = num_cached * speed.activations + _core_seconds(config, core, len(records.core), speed)
+    seconds += _tuning_seconds(config, core, len(records.core), speed)
     seconds += _user_seconds(config, num_fitted, len(records.classes), num_weights, speed)
     return Estimate(num_weights, num_cached * size / 2**30, seconds / 60)
 
@@ -102,6 +104,21 @@ def _core_seconds(config: Config, core: Core, n: int, speed: Speed) -> float:
     cost = {"head": 0.0, "tail": speed.tail, "all": speed.prefix + speed.tail}
     once = sum(TRAINING * stage.epochs * n * cost[stage.train] for stage in stages)
     return 1.8 * once if config.core.calibrate_to else once  # a trial on four fifths comes first
+
+
+def _tuning_seconds(config: Config, core: Core, n: int, speed: Speed) -> float:
+    """All trials on four fifths of the core, then the longest of them on all; bf16 counts as float32."""
+    tried = config.core.tunings()
+    if not tried:
+        return 0.0
+    images = (sum(t.epochs for t in tried) * (1 - HELD_OUT) + max(t.epochs for t in tried)) * n
+    size = config.core.finetune_size or core.image_side
+    passes = TRAINING * (speed.prefix + speed.tail) * (size / core.image_side) ** 2
+    decoding = max(speed.activations - speed.prefix, 0.0)
+    reading = (
+        (1 + len(tried)) * n * (speed.activations + speed.tail)
+    )  # features of all core records
+    return images * (decoding + passes) + reading
 
 
 def _user_seconds(

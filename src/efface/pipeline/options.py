@@ -107,4 +107,6 @@ def _parsed(annotation: Any) -> type:
 def _shown(default: Any) -> str:
     if isinstance(default, bool):
         return "on" if default else "off"
+    if isinstance(default, tuple):
+        return ", ".join(map(str, default))
     return str(getattr(default, "kind", default))  # a table of options goes by its kind

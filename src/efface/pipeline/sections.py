@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from efface.network.activations import ActivationCache
     from efface.network.backbone import Backbone
     from efface.network.core import Core
+    from efface.network.finetuning import FineTuning
     from efface.network.training import Stage
     from efface.parts.tangent.user import Solver
 
@@ -33,6 +34,11 @@ def _class_names(text: str) -> list[str]:
     from efface.data.class_list import class_names
 
     return class_names(text)
+
+
+def _numbers(text: str) -> list[str]:
+    """``"0.002, 0.006"`` as its parts; whether they are numbers is checked with the rest."""
+    return [part.strip() for part in text.split(",")]
 
 
 SEED = Flag("Of the core split and training.")
@@ -104,7 +110,9 @@ class StageConfig(ConfigSection):
 class CoreConfig(ConfigSection):
     """``leaky_slope = 0`` keeps the ReLUs, ``calibrate_to = 0`` the scale of the core's logits; no
     ``stages`` means the backbone's default ones. ``resize`` (short side) and ``crop`` (central square), if
-    given, replace those of the backbone's preprocessing; 0 leaves that step out."""
+    given, replace those of the backbone's preprocessing; 0 leaves that step out. ``finetune``: before all
+    that, the whole network is fine-tuned on core data (``network/finetuning.py``), by every rate with every
+    number of epochs and not at all, whichever is best on held-out core images."""
 
     backbone: Annotated[
         str,
@@ -122,17 +130,48 @@ class CoreConfig(ConfigSection):
         bool,
         Flag("Read every image mirrored, too, and average the features. Default: {default}."),
     ] = False
+    finetune: Annotated[
+        bool,
+        Flag("Fine-tune the whole network on core data, if that helps held-out ones.", switch=True),
+    ] = False
+    finetune_rates: Annotated[
+        tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...],
+        Flag("Learning rates to try, separated by commas. Default: {default}.", read=_numbers),
+    ] = Field(default=(0.002,), min_length=1)
+    finetune_epochs: Annotated[
+        tuple[Annotated[int, Field(ge=1)], ...],
+        Flag("How many epochs to try, separated by commas. Default: {default}.", read=_numbers),
+    ] = Field(default=(8,), min_length=1)
+    finetune_size: Annotated[
+        int, Flag("The side of the images in fine-tuning; 0 is the network's own. Default: 0.")
+    ] = Field(default=0, ge=0)
+    finetune_precision: Annotated[
+        Literal["float32", "bf16"],
+        Flag("float32, or bf16: faster where the processor has it. Default: {default}."),
+    ] = "float32"
+    finetune_no_flip: Annotated[
+        bool, Flag("Do not mirror images in fine-tuning: digits, letters, signs.", switch=True)
+    ] = False
+    finetune_folder: Annotated[
+        str | None,
+        Flag(
+            "Where every epoch is kept until all is done, so that a killed run goes on. "
+            "Default: OUT.finetuning.",
+            path=True,
+        ),
+    ] = Field(default=None, min_length=1)
     calibrate_to: float = Field(default=0.0, ge=0)
     resize: int | None = Field(default=None, ge=0)
     crop: int | None = Field(default=None, ge=0)
     seed: Annotated[int, SEED] = 0
     stages: tuple[StageConfig, ...] = ()
 
-    def build(self, classes: Sequence[str]) -> Core:
+    def build(self, classes: Sequence[str], backbone: Backbone | None = None) -> Core:
+        """The network with an output for each class; ``backbone`` in the place of the one that is named."""
         from efface.network.core import Core
 
         return Core(
-            self._sized(),
+            self._sized() if backbone is None else backbone,
             classes=classes,
             linearize=self.linearize,
             leaky_slope=self.leaky_slope or None,
@@ -153,6 +192,20 @@ class CoreConfig(ConfigSection):
         boundary = self.linearize if named else None
         loaded = load_backbone(self.backbone, boundary=boundary, seed=self.seed)
         return replace(loaded, preprocess=replace(loaded.preprocess, **given))
+
+    def tunings(self) -> tuple[FineTuning, ...]:
+        """Every way to fine-tune that is tried beside not doing it; none: it is not asked for."""
+        from efface.network.finetuning import FineTuning, Precision
+        from efface.network.tuning_choice import candidates_of
+
+        settings = FineTuning(
+            size=self.finetune_size,
+            flip=not self.finetune_no_flip,
+            precision=Precision(self.finetune_precision),
+            seed=self.seed,
+        )
+        asked = self.finetune_rates if self.finetune else ()
+        return candidates_of(settings, asked, self.finetune_epochs)
 
     def fit_options(self) -> dict[str, Any]:
         """What ``Core.fit`` takes beside the records."""

@@ -22,6 +22,7 @@ from efface.linear.solution import Status
 from efface.model.mixed_linear import MixedLinear
 from efface.network.core import Core
 from efface.pipeline.config import Config, to_toml
+from efface.pipeline.tuning import TuningFolder, choice_text, choice_values, fine_tuned
 from efface.progress import Progress
 from efface.workspace import Workspace
 from efface.workspace.founding import check_folder, check_room, check_writable
@@ -48,6 +49,7 @@ class Training:
 
     def __init__(self, config: Config, note: Callable[[str], None] = _unheard) -> None:
         self.config, self.note = config, note
+        self.tuning: dict[str, Any] | None = None  # what fine-tuning tried and chose
 
     def records(self) -> Records:
         """The data, with a class list that stays the same whoever is forgotten."""
@@ -56,6 +58,26 @@ class Training:
     def core(self, records: Records) -> Core:
         """The network with an output for each class, not trained yet."""
         return self.config.core.build(records.classes)
+
+    def fine_tuned(
+        self,
+        core: Core,
+        records: Records,
+        folder: Path | None = None,
+        progress: Progress | None = None,
+    ) -> Core:
+        """The core on a network fine-tuned on core records, if the config says so and it was the best choice.
+
+        What is needed to go on after a kill is kept in ``folder``.
+        """
+        if not self.config.core.finetune:
+            return core
+        backbone, choice = fine_tuned(self.config, core.backbone, records, folder, progress)
+        self.note(choice_text(choice))
+        self.tuning = choice_values(choice)
+        if choice.best.settings is None:
+            return core
+        return self.config.core.build(records.classes, backbone)
 
     def fit_core(self, core: Core, records: Records, progress: Progress | None = None) -> None:
         """Train the core on the core records; without any it stays the network that it is."""
@@ -124,6 +146,7 @@ def train(
     watch, folder = watch or Watch(), Path(config.output.dir)
     check_folder(folder, overwrite=overwrite)
     check_writable(folder)
+    kept = TuningFolder.of(config)
     training = Training(config, watch.note)
     records = training.records()
     Workspace(folder).check_forgotten(records.core, records.user, allow_reingest=allow_reingest)
@@ -132,6 +155,9 @@ def train(
     start = time.monotonic()
     _tell(records, watch.note)
     _refuse_untrained(config, records)
+    if kept is not None:
+        with watch.step("fine-tuning") as progress:
+            core = training.fine_tuned(core, records, kept.path, progress)
     with watch.step("core") as progress:
         training.fit_core(core, records, progress)
     for line in core.report:
@@ -140,8 +166,11 @@ def train(
         model = training.fit_user(core, records, progress)
         _refuse_diverged(model, watch.note)
     training.save(model, folder, overwrite=overwrite, allow_reingest=allow_reingest)
+    if kept is not None:
+        kept.clear()
     seconds = round(time.monotonic() - start, 1)
-    return {"model": str(folder), **_outcome(model, records), "seconds": seconds}
+    outcome = _outcome(model, records) | {"finetuning": training.tuning, "seconds": seconds}
+    return {"model": str(folder), **outcome}
 
 
 def _size(config: Config, core: Core, records: Records) -> int:

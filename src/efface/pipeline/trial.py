@@ -93,7 +93,7 @@ class Recipe:
         key = (records.classes, tuple((r.id, r.digest, r.label) for r in records.core))
         if self.reuse_core and key in self._cores:
             return self._cores[key]
-        core = self.training.core(records)
+        core = self.training.fine_tuned(self.training.core(records), records)
         self.training.fit_core(core, records)
         self._cores = {key: core}
         return core
