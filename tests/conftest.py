@@ -12,14 +12,23 @@ import sys
 import pytest
 from hypothesis import settings
 
+for helper in ("workspaces", "processes", "shell"):
+    pytest.register_assert_rewrite(f"tests.{helper}")
+
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.register_profile("search", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 HERE = {os.name, sys.platform}
 NEEDS = {  # whole files, because they cannot even be imported elsewhere
-    "workspace/test_workspace.py": "posix",  # children by forkserver, limits on the size of files
-    "test_hardening.py": "posix",  # takes those children, and modes of files
+    "workspace/test_kills.py": "posix",  # children by forkserver, which are killed (tests/processes.py)
+    "workspace/test_at_the_same_time.py": "posix",
+    "workspace/test_noise.py": "posix",
+    "workspace/test_replacing.py": "posix",
+    "workspace/test_interrupts.py": "posix",
+    "workspace/test_kept.py": "posix",  # … and modes of files
+    "workspace/test_messages.py": "posix",
+    "workspace/test_full_disk.py": "posix",  # … and limits on the size of files
     "test_faults.py": "posix",  # counts the calls that a POSIX disk sees
     "test_fuzz.py": "linux",  # limits its own memory by what /proc says
 }

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from tests.faults import Disk
-from tests.workspace.test_workspace import (
+from tests.workspaces import (
     CORE,
     OWNER,
     TEST,

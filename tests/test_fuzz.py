@@ -30,7 +30,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from tests import cases
 from tests.network.test_saved import resave
-from tests.workspace.test_workspace import (  # noqa: F401
+from tests.workspaces import (  # noqa: F401
     OWNER,
     TEST,
     as_in_other_processes,

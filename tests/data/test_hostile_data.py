@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from PIL import Image
 from tests import cases
-from tests.commands.test_commands_forget import efface, values_of, write
-from tests.workspace.test_workspace import CORE, people
+from tests.shell import efface, values_of, write
+from tests.workspaces import CORE, people
 
 from efface import regular
 from efface.commands.output import cell, plain

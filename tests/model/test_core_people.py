@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests import cases
 from tests.photos import write_photos
-from tests.workspace.test_workspace import CLASSES, contents, core, people
+from tests.workspaces import CLASSES, contents, core, people
 from typer.testing import CliRunner, Result
 
 from efface.cli import app

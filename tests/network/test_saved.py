@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 from tests import cases
-from tests.commands.test_commands_forget import efface, write
-from tests.workspace.test_workspace import CORE, people
+from tests.shell import efface, write
+from tests.workspaces import CORE, people
 from torch import nn
 from typer.testing import Result
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.model.test_core_people import OWNER, half_core
-from tests.workspace.test_workspace import contents, core, fitted, people
+from tests.workspaces import contents, core, fitted, people
 from typer.testing import CliRunner, Result
 
 from efface.cli import app

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from tests import cases
-from tests.workspace.test_workspace import KINDS, OWNER, as_in_other_processes, core, fitted, people  # noqa: F401
+from tests.workspaces import KINDS, OWNER, core, fitted, people
 
 from efface import containers, files
 from efface.data.records import Records

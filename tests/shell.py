@@ -1,0 +1,50 @@
+"""The command line, called from tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from typer.testing import CliRunner, Result
+
+from efface.cli import app
+from efface.data.records import Records
+
+
+def efface(*words: object) -> Result:
+    return CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "160"})
+
+
+def values_of(result: Result, code: int = 0) -> dict[str, Any]:
+    """The one JSON object on stdout."""
+    assert result.exit_code == code, result.stderr
+    (line,) = result.stdout.splitlines()
+    return json.loads(line)
+
+
+def write(path: Path, *sets: Records) -> Path:
+    """The records as an .npz file, which gives them the digests they have."""
+    records = [record for records in sets for record in records]
+    np.savez(
+        path,
+        images=np.stack([record.image()[:, :, 0] for record in records]),
+        labels=np.array([record.label for record in records]),
+        ids=np.array([record.id for record in records]),
+        owners=np.array([record.owner for record in records]),
+        cohorts=np.array([record.cohort for record in records]),
+        splits=np.array([str(record.split) for record in records]),
+        classes=np.array(["a", "b", "c"]),
+    )
+    return path
+
+
+def program(*words: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    code = "from efface.cli import main; main()"
+    command = [sys.executable, "-c", code, *map(str, words)]
+    env = {**os.environ, **environment}
+    return subprocess.run(command, capture_output=True, text=True, env=env, check=False)

@@ -1,0 +1,125 @@
+"""A full disk loses no request and no release."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.processes import PROCESSES, quick
+from tests.workspaces import (
+    OWNER,
+    TEST,
+    assert_checks,
+    contents,
+    fingerprint,
+    fitted,
+    people,
+)
+
+from efface import files
+from efface.errors import EffaceError, FormatError
+from efface.model.mixed_linear import MixedLinear
+from efface.network.activations import ActivationCache
+from efface.workspace import Workspace
+from efface.workspace.ledger import Journal
+from efface.workspace.published import load
+
+
+def full(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("function", ["write_tensors", "write_json"])
+def test_a_full_disk_keeps_the_request_and_the_old_release(
+    path: Path,
+    kind: str,
+    function: str,
+    monkeypatch: pytest.MonkeyPatch,
+    undisturbed: Callable[[str, str], tuple[Path, dict[str, Any]]],
+) -> None:
+    old = load(path).logits(TEST)
+    real = files.write_json
+    with monkeypatch.context() as patch:
+        # pending.json still finds room, what comes after it does not
+        def small(p: Path, values: Any, **options: Any) -> None:
+            return real(p, values, **options) if p.name == "pending.json" else full()
+
+        patch.setattr(files, function, full if function == "write_tensors" else small)
+        with pytest.raises(EffaceError, match=r"disk is full; the old release .*efface resume"):
+            Workspace.open(path).forget(owner=OWNER)
+        assert torch.equal(load(path).logits(TEST), old)
+        assert not (path / "releases/2").exists()
+    Workspace.open(path)
+    assert fingerprint(path) == undisturbed(kind, "forget")[1]
+
+
+def test_no_room_for_the_intent_is_no_request(
+    path: Path, monkeypatch: pytest.MonkeyPatch, made: dict[str, Path], kind: str
+) -> None:
+    for target, name in ((files, "write_json"), (Journal, "append")):
+        with monkeypatch.context() as patch:
+            patch.setattr(target, name, full)
+            with pytest.raises(EffaceError, match="disk is full; nothing was changed"):
+                Workspace.open(path).forget(owner=OWNER)
+    assert contents(path) == contents(made[kind])
+
+
+def test_no_room_while_purging_is_said_and_made_up_for(
+    made: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    undisturbed: Callable[[str, str], tuple[Path, dict[str, Any]]],
+) -> None:
+    path = shutil.copytree(made["tangent"], tmp_path / "w")
+    with monkeypatch.context() as patch:
+        patch.setattr(ActivationCache, "purge", full)
+        with pytest.raises(EffaceError, match=r"new release is served.*efface resume"):
+            Workspace.open(path).forget(owner=OWNER)
+    assert not Workspace.open(path, recover=False).inventory.settled()
+    Workspace.open(path)
+    assert fingerprint(path) == undisturbed("tangent", "forget")[1]
+
+
+def test_a_full_disk_while_training_leaves_no_workspace(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = fitted(kind, people())
+    with monkeypatch.context() as patch:
+        patch.setattr(MixedLinear, "save_user", full)
+        with pytest.raises(EffaceError, match="disk is full; the folder is as it was"):
+            Workspace.create(tmp_path / "w", model)
+    with pytest.raises(FormatError, match="not a workspace"):
+        Workspace.open(tmp_path / "w")
+    Workspace.create(tmp_path / "w", model)
+    assert_checks(tmp_path / "w")
+
+
+def limited_child(path: Path, limit: int, result: Any) -> None:
+    quick()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    try:
+        Workspace.open(path).forget(owner=OWNER)
+    except EffaceError as error:
+        result.put(str(error))
+
+
+def test_a_real_limit_on_files(
+    path: Path, kind: str, undisturbed: Callable[[str, str], tuple[Path, dict[str, Any]]]
+) -> None:
+    """The system refuses to write more than 8 kB into a file: safetensors' own way of failing."""
+    result = PROCESSES.SimpleQueue()
+    child = PROCESSES.Process(target=limited_child, args=(path, 8192, result))
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+    assert "the disk is full; the old release is still served" in result.get()
+    assert Workspace(path).number == 1
+    Workspace.open(path)
+    assert fingerprint(path) == undisturbed(kind, "forget")[1]
