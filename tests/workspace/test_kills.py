@@ -23,7 +23,6 @@ from efface.workspace import Workspace
 from efface.workspace.ledger import KILL_AT, Journal, Milestone
 from efface.workspace.verify import all_checks
 
-
 STEPS = {
     "forget": [s for s in Milestone if s not in (Milestone.STAGED, Milestone.ABORTED)],
     "add": [s for s in Milestone if s is not Milestone.ABORTED],
