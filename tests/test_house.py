@@ -20,6 +20,7 @@ ROOMS = (
     "guarantee",
     "parts",
     "model",
+    "ledger",
     "workspace",
     "audit",
     "report",
