@@ -6,14 +6,17 @@ A kernel is given so few rows that no partial sum passes what its type holds exa
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Floats = NDArray[np.float64]
 Words = NDArray[np.int64]  # (limbs, ...), see ExactArray.words
@@ -32,7 +35,8 @@ class Kernel(Enum):
 # Rows in a block. Sums stay below 2^31 (4,096 * 127²), 2^24 (1,024 * 127²), and 2^52, which leaves
 # room for a lower limb under 2^48 (1,024 * 32,767²).
 BLOCK_ROWS = {Kernel.INT8: 4096, Kernel.FLOAT32: 1024, Kernel.FLOAT64: 1024}
-SMALL = 64  # up to here the in-place float64 update wins: memory traffic is all there is
+SMALL = 64  # up to here the float64 update in pieces wins: memory traffic is all there is
+PIECE = 1 << 16  # entries
 
 
 @cache
@@ -42,6 +46,8 @@ def int8_kernel_is_exact() -> bool:
     Processors without VNNI instructions add pairs of products in 16 bits and may saturate
     (pytorch issue 136746), hence the condition; the extreme rows then show that sums are right.
     """
+    import torch
+
     if not (hasattr(torch, "_int_mm") and getattr(torch.cpu, "_is_vnni_supported", bool)()):
         return False
     signs = torch.tensor([[1], [-1], [1]]) ** torch.arange(1024)  # (3, 1024)
@@ -56,6 +62,8 @@ def int8_product(left: Tensor, right: Tensor, row_sums: Tensor) -> Tensor:
     torch does not look whether the kernel refused its operands, and then returns uninitialised
     memory (pytorch issue 195066). So the sums are compared, and float64 is there if they differ.
     """
+    import torch
+
     product = torch._int_mm(left, right)
     if torch.equal(product.sum(1).double(), row_sums):
         return product
@@ -63,10 +71,14 @@ def int8_product(left: Tensor, right: Tensor, row_sums: Tensor) -> Tensor:
 
 
 def pick_kernel(bits: int, num_rows: int) -> Kernel:
-    """The fastest exact kernel for ``num_rows`` rows of ``bits`` bits, as measured on CPUs."""
+    """The fastest exact kernel for ``num_rows`` rows of ``bits`` bits, as measured on CPUs.
+
+    The int8 kernel is torch's. Loading torch takes longer than most requests: where nothing else has loaded
+    it, float32 does the same.
+    """
     if bits > 8 or num_rows <= SMALL:
         return Kernel.FLOAT64
-    return Kernel.INT8 if int8_kernel_is_exact() else Kernel.FLOAT32
+    return Kernel.INT8 if "torch" in sys.modules and int8_kernel_is_exact() else Kernel.FLOAT32
 
 
 @dataclass(eq=False)
@@ -87,20 +99,35 @@ class ExactArray:
         return ExactArray(self.low[index], None if self.high is None else self.high[index])
 
     def add_product(
-        self, left: Tensor, right: Tensor, sign: int, row_sums: Tensor | None = None
+        self,
+        left: NDArray[Any],
+        right: NDArray[Any],
+        sign: int,
+        row_sums: Floats | None = None,
     ) -> None:
         """``self += sign * left @ right``, in place; the operands' type is the kernel's.
 
         ``row_sums`` are those of the product, and needed for int8.
         """
-        low = torch.from_numpy(self.low)
         if row_sums is not None:
-            low.add_(int8_product(left, right, row_sums), alpha=sign)
-        elif left.dtype == torch.float32:
-            low.add_(left @ right, alpha=sign)
+            self._add_int8(left, right, sign, row_sums)
         else:
-            low.addmm_(left, right, alpha=sign)
+            # Of few rows the product is made a piece at a time, so that it never leaves the cache.
+            few = left.shape[1] <= SMALL
+            step = max(PIECE // max(right.shape[1], 1), 1) if few else max(len(left), 1)
+            change = np.add if sign > 0 else np.subtract
+            for start in range(0, len(left), step):
+                rows = self.low[start : start + step]
+                change(rows, left[start : start + step] @ right, out=rows)
         self._carry()
+
+    def _add_int8(
+        self, left: NDArray[Any], right: NDArray[Any], sign: int, row_sums: Floats
+    ) -> None:
+        import torch
+
+        product = int8_product(*map(torch.from_numpy, (left, right, row_sums)))
+        torch.from_numpy(self.low).add_(product, alpha=sign)
 
     def add(self, other: ExactArray) -> None:
         """``self += other``, in place."""
@@ -142,14 +169,9 @@ class ExactArray:
         values.flags.writeable = False
         return values
 
-    def to_tensor(self) -> Tensor:
-        """:meth:`to_float` as a tensor, which shares the memory of one limb: not to be written."""
-        return torch.from_numpy(self.low if self.high is None else self.high * BASE + self.low)
-
-    def to_limbs(self) -> tuple[Tensor, ...]:
-        """One or two tensors, multiples of 1 and of 2^48, that add up to the integers: not to be written."""
-        low = torch.from_numpy(self.low)
-        return (low,) if self.high is None else (low, torch.from_numpy(self.high * BASE))
+    def to_limbs(self) -> tuple[Floats, ...]:
+        """One or two arrays, multiples of 1 and of 2^48, that add up to the integers: not to be written."""
+        return (self.low,) if self.high is None else (self.low, self.high * BASE)
 
     def to_ints(self) -> list[int]:
         """Python integers, flattened."""

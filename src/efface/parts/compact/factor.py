@@ -3,103 +3,187 @@
 ``C (S G S + n μ D) C = L Lᵀ`` with diagonal powers of two C that bring the diagonal to [1/2, 2): whatever
 the scales S, float32 then neither overflows nor loses small features. A float32 factor takes half the
 memory and less than half the time; with residuals in float64 it refines to float64's accuracy.
+
+Whatever uses one is *a way* to the weights: it decides how long they take, and never which they are
+(see ``refinement``).
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
-Strips = Iterable[tuple[int, int, Tensor]]
+from efface.parts.compact.expansion import Floats
+
+Strips = Iterable[tuple[int, int, Floats]]
+Singles = NDArray[np.floating[Any]]  # float32 or float64
+SINGLE, DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
+BLOCK = 128  # columns factorised at once, and the size of the blocks that are inverted
+STRIP = 4 * BLOCK  # rows of L that a solve reads at once
+
+
+class Way(ABC):
+    """``A⁻¹`` approximately: what corrections come from."""
+
+    @property
+    @abstractmethod
+    def precision(self) -> np.dtype[Any]:
+        """float32 or float64: how much of a correction is worth keeping."""
+
+    @abstractmethod
+    def solve(self, right: Floats) -> Floats:
+        """``A⁻¹`` times each row of ``right``, (m, k)."""
 
 
 @dataclass(frozen=True, eq=False)
-class Factor:
-    """``A⁻¹ ≈ C L⁻ᵀ L⁻¹ C``, to the precision of ``lower``."""
+class Factor(Way):
+    """``A⁻¹ ≈ C L⁻ᵀ L⁻¹ C``, to the precision of ``lower``.
 
-    lower: Tensor  # (k, k), L; what is above the diagonal does not count
-    balance: Tensor  # (k,) float64, the diagonal of C
+    Solving is products alone, which are several times faster than substitution: the blocks on the diagonal
+    of L are kept inverted.
+    """
+
+    lower: Singles  # (k, k), L; what is above the diagonal blocks does not count
+    inverses: Singles  # (blocks, BLOCK, BLOCK), of the blocks on its diagonal
+    balance: Floats  # (k,), the diagonal of C
 
     @classmethod
     def of(
-        cls, strips: Strips, scale: Tensor, ridge: Tensor, diagonal: Tensor, dtype: torch.dtype
+        cls, strips: Strips, scale: Floats, ridge: Floats, diagonal: Floats, dtype: DTypeLike
     ) -> Factor | None:
         """The factor of ``A = S G S + diag(ridge)``, or None if there is none that can be relied on.
 
         Args:
             strips: ``(start, stop, G[start:stop, :stop])``, all of the lower triangle of G.
-            scale: of each feature, (k,) float64.
-            ridge: what is added to the diagonal, (k,) float64.
-            diagonal: that of A, (k,) float64.
+            scale: of each feature, (k,).
+            ridge: what is added to the diagonal, (k,).
+            diagonal: that of A, (k,).
             dtype: float32 or float64.
         """
         size = len(scale)
         balance = _balancing(diagonal)
-        matrix = torch.empty(size, size, dtype=dtype)
+        matrix: Singles = np.empty((size, size), dtype)
         # A feature that was never seen has a row of zeros and any factor: 2 keeps it finite.
-        both = (scale * balance).clamp(max=2.0).to(dtype)
+        both = np.minimum(scale * balance, 2.0).astype(dtype)
         for start, stop, strip in strips:
-            rows = matrix[start:stop, :stop].copy_(strip)
-            rows.mul_(both[:stop]).mul_(both[start:stop, None])
-        matrix.diagonal().add_((ridge * balance.square()).to(dtype))
-        factorise = _factorise_in_blocks if dtype == torch.float32 else _factorise
-        return cls(matrix, balance) if factorise(matrix) else None
+            rows = matrix[start:stop, :stop]
+            np.multiply(strip, both[:stop], out=rows, casting="same_kind")
+            rows *= both[start:stop, None]
+        matrix[np.diag_indices(size)] += (ridge * balance**2).astype(dtype)
+        inverses = factorise(matrix)
+        return None if inverses is None else cls(matrix, inverses, balance)
 
-    def solve(self, right: Tensor) -> Tensor:
-        """``A⁻¹ right``, (k, c) float64, to the precision of the factor."""
-        balanced = right * self.balance[:, None]
-        # Columns near 1, or small residuals would leave the range of float32.
-        size = _power_of_two(balanced.abs().amax(0))  # (c,)
-        y = (balanced / size).to(self.lower.dtype)
-        y = torch.linalg.solve_triangular(self.lower, y, upper=False)
-        y = torch.linalg.solve_triangular(self.lower.mT, y, upper=True)
-        return y.double() * size * self.balance[:, None]
+    @property
+    def precision(self) -> np.dtype[Any]:
+        return self.lower.dtype
+
+    def solve(self, right: Floats) -> Floats:
+        balanced = right * self.balance
+        # Rows near 1, or small residuals would leave the range of float32.
+        size = _power_of_two(np.abs(balanced).max(1, initial=0.0))[:, None]  # (m, 1)
+        y = (balanced / size).astype(self.lower.dtype)
+        strips = list(blocks_of(len(self.lower), STRIP))
+        for start, stop in strips:
+            y[:, start:stop] -= y[:, :start] @ self.lower[start:stop, :start].T
+            self._down(y, start, stop)
+        for start, stop in reversed(strips):
+            self._up(y, start, stop)
+            y[:, :start] -= y[:, start:stop] @ self.lower[start:stop, :start]
+        return y.astype(np.float64) * size * self.balance
+
+    def _down(self, y: Singles, start: int, stop: int) -> None:
+        """``y ← y L⁻ᵀ`` within a strip, in place."""
+        for first in range(start, stop, BLOCK):
+            here = slice(first, min(first + BLOCK, stop))
+            y[:, here] -= y[:, start:first] @ self.lower[here, start:first].T
+            inverse, block = self.inverses[first // BLOCK], self.lower[here, here]
+            y[:, here] = self._times(y[:, here], inverse.T, block.T)
+
+    def _up(self, y: Singles, start: int, stop: int) -> None:
+        """``y ← y L⁻¹`` within a strip, in place."""
+        for first in reversed(range(start, stop, BLOCK)):
+            here = slice(first, min(first + BLOCK, stop))
+            inverse, block = self.inverses[first // BLOCK], self.lower[here, here]
+            y[:, here] = self._times(y[:, here], inverse, block)
+            y[:, start:first] -= y[:, here] @ self.lower[here, start:first]
+
+    def _times(self, right: Singles, inverse: Singles, block: Singles) -> Singles:
+        """``right block⁻¹``, (m, b). See :func:`factorise` on why float64 may correct it."""
+        inverse = inverse[: len(block), : len(block)]
+        found: Singles = right @ inverse
+        if self.precision == DOUBLE and is_ill_conditioned(block):
+            found += (right - found @ block) @ inverse
+        return found
 
 
-def _factorise(matrix: Tensor) -> bool:
-    """L over the lower triangle of ``matrix`` by LAPACK; False if it is not positive definite."""
-    # The transpose of a row-major array is what LAPACK calls column-major: no copy is made, and the
-    # lower triangle of the one is the upper of the other.
-    failed = torch.empty((), dtype=torch.int32)
-    torch.linalg.cholesky_ex(matrix.mT, upper=True, out=(matrix.mT, failed))
-    return not int(failed)
+def blocks_of(size: int, block: int = BLOCK) -> Iterable[tuple[int, int]]:
+    return ((start, min(start + block, size)) for start in range(0, size, block))
 
 
-def _factorise_in_blocks(matrix: Tensor, block: int = 192) -> bool:
-    """The same, a column of blocks at a time: all but k · block² of the work is matrix products.
+def factorise(matrix: Singles, block: int = BLOCK) -> Singles | None:
+    """L over the lower triangle of ``matrix``; returns its inverted diagonal blocks, None if there is no L.
 
-    At k = 4,077 it took 0 to 40 % less than torch's own routine in place, which also clears the other
-    triangle; blocks of 192 took up to 15 % less than blocks of 128, 256 or 512. Blocks below the diagonal are
-    multiplied by the inverse of the diagonal block, which is less accurate than a triangular solve if that
-    block is ill conditioned; but then a pivot is small, and a factor with a pivot up to ``k u``, about the
-    bound on its rounding error, is refused: a singular matrix could not be told from one that float64 solves.
+    A column of blocks at a time: all but ``k · block²`` of the work is products. What is below a diagonal
+    block is multiplied by the block's inverse, which is less accurate than substitution if that block is ill
+    conditioned: that is, where a pivot is small. In float64 a correction makes up for it. In float32 a factor
+    with a pivot up to ``k u``, about the bound on its rounding error, is refused: a singular matrix could not
+    be told from one that float64 solves.
     """
-    size = len(matrix)
-    least = size * torch.finfo(matrix.dtype).eps / 2  # k u
-    identity = torch.eye(block, dtype=matrix.dtype)
-    for start in range(0, size, block):
-        stop = min(start + block, size)
+    size, double = len(matrix), matrix.dtype == DOUBLE
+    least = 0.0 if double else size * float(np.finfo(matrix.dtype).eps) / 2  # k u
+    spans = list(blocks_of(size, block))
+    inverses: Singles = np.zeros((len(spans), block, block), matrix.dtype)
+    for i, (start, stop) in enumerate(spans):
+        width = stop - start
         panel, done = matrix[start:, start:stop], matrix[start:, :start]
         if start:
-            panel.addmm_(done, done[: stop - start].t(), alpha=-1)
-        top, failed = torch.linalg.cholesky_ex(panel[: stop - start])
-        if int(failed) or not bool((top.diagonal().square() > least).all()):
-            return False
-        panel[: stop - start] = top
-        unit = identity[: len(top), : len(top)]
-        inverse = torch.linalg.solve_triangular(top, unit, upper=False)
-        panel[stop - start :] = panel[stop - start :] @ inverse.t()
-    return True
+            panel -= done @ done[:width].T
+        try:
+            top = np.linalg.cholesky(panel[:width])
+        except np.linalg.LinAlgError:
+            return None
+        if not (top.diagonal().astype(np.float64) ** 2 > least).all():  # nor if one is no number
+            return None
+        inverse = inverted(top)
+        below = panel[width:]
+        solved = below @ inverse.T
+        if double and is_ill_conditioned(top):
+            solved += (below - solved @ top.T) @ inverse.T
+        panel[:width], panel[width:] = top, solved
+        inverses[i, :width, :width] = inverse
+    return inverses
 
 
-def _balancing(diagonal: Tensor) -> Tensor:
+def is_ill_conditioned(block: Singles) -> bool:
+    """Whether pivots of a block of L are so small that products with its inverse lose digits."""
+    return not float(block.diagonal().min()) ** 2 > 2.0**-20
+
+
+def inverted(lower: Singles, smallest: int = 32) -> Singles:
+    """The inverse of a lower triangular matrix, by halves."""
+    size = len(lower)
+    if size <= smallest:
+        return np.tril(np.linalg.inv(lower))
+    half = size // 2
+    first, last = inverted(lower[:half, :half]), inverted(lower[half:, half:])
+    inverse = np.zeros_like(lower)
+    inverse[:half, :half], inverse[half:, half:] = first, last
+    inverse[half:, :half] = -last @ (lower[half:, :half] @ first)
+    return inverse
+
+
+def _balancing(diagonal: Floats) -> Floats:
     """Powers of two c with ``c² diagonal`` in [1/2, 2); 1 where the diagonal is 0."""
-    exponent = torch.frexp(diagonal).exponent  # diagonal = m 2^exponent, m in [1/2, 1)
-    return torch.ldexp(torch.ones_like(diagonal), -exponent.div(2, rounding_mode="floor"))
+    exponent = np.frexp(diagonal)[1]  # diagonal = m 2^exponent, m in [1/2, 1)
+    powers: Floats = np.ldexp(1.0, -(exponent // 2))
+    return powers
 
 
-def _power_of_two(values: Tensor) -> Tensor:
-    return torch.ldexp(torch.ones_like(values), torch.frexp(values).exponent)
+def _power_of_two(values: Floats) -> Floats:
+    powers: Floats = np.ldexp(1.0, np.frexp(values)[1])
+    return powers

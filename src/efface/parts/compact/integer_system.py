@@ -19,8 +19,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from efface.parts.compact.expansion import Expansion, Floats
 from efface.parts.compact.statistics import Statistics
@@ -29,6 +27,7 @@ HELD_BITS = 52  # sums are kept below 2^52 u before rounding, which leaves a fac
 PART_BITS = 25  # of a rounded correction: times 26 bits of Λ it fits into float64
 LEAST_BITS = 10  # G is cut into slices if fewer bits of a correction would be left
 SLICED_BITS = 16  # and this many are left then
+UPWARDS = 1 + 2.0**-30  # above the rounding of a norm of k < 2^20 entries
 
 
 def powers_above(values: Floats) -> Floats:
@@ -37,18 +36,32 @@ def powers_above(values: Floats) -> Floats:
     return powers
 
 
+def largest_row_norm(statistics: Statistics) -> float:
+    """``max_i ‖G_i‖_2``, rounded upwards."""
+    squares = np.zeros(statistics.num_features)
+    for start, stop, strip in statistics.strips():
+        squares[start:stop] += np.einsum("ij,ij->i", strip, strip)
+        if start:
+            squares[:start] += np.einsum("ij,ij->j", strip[:, :start], strip[:, :start])
+    return math.sqrt(float(squares.max())) * UPWARDS
+
+
+def _norms(rows: Floats) -> Floats:
+    norms: Floats = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+    return norms
+
+
 @dataclass(frozen=True, eq=False)
 class IntegerSystem:
     """``(G + Λ) Z = B``; arrays of weights and residuals have a row for each output, (c, k).
 
-    ``Σ_j |G_ij| |z_j| <= height Σ_j reach_j |z_j|`` for all i. For the whole of G that is Cauchy and Schwarz,
-    ``|G_ij| <= √G_ii √G_jj``, which holds because G is a sum of q qᵀ. Entries so large that no bits would
-    be left for z are cut into slices of ``width`` bits, none above ``height = 2^(width − 1)``.
+    ``Σ_j |G_ij| |z_j| <= height ‖z‖_2`` for all i, since ``height`` is the largest norm of a row of G (Cauchy
+    and Schwarz). Entries so large that no bits would be left for z are cut into slices of ``width`` bits,
+    none above ``2^(width − 1)``, whose rows have norms up to ``height = √k 2^(width − 1)``.
     """
 
     statistics: Statistics
     ridge: tuple[Floats, Floats]  # Λ = high + low, 26 bits each, (k,)
-    reach: Floats  # (k,)
     height: float
     width: int | None
 
@@ -58,31 +71,28 @@ class IntegerSystem:
         shifted = ridge * (2.0**27 + 1)  # Veltkamp's splitting
         high = shifted - (shifted - ridge)
         split = (high, ridge - high)
-        roots = np.array([math.sqrt(value) for value in statistics.diagonal()])
-        height = float(roots.max())
-        if height * float(roots.sum()) <= 2.0 ** (HELD_BITS - LEAST_BITS):
-            return cls(statistics, split, roots, height, None)
+        height, root = largest_row_norm(statistics), math.sqrt(len(ridge))
+        if height * root <= 2.0 ** (HELD_BITS - LEAST_BITS):
+            return cls(statistics, split, height, None)
         width = HELD_BITS - SLICED_BITS - math.ceil(math.log2(len(ridge)))
-        return cls(statistics, split, np.ones_like(ridge), 2.0 ** (width - 1), width)
+        return cls(statistics, split, root * 2.0 ** (width - 1) * UPWARDS, width)
 
     def right_hand_side(self) -> Expansion:
         """B, (c, k)."""
-        first, *others = (
-            np.array(limb.numpy().T, order="C") for limb in self.statistics.cross_limbs()
-        )
+        first, *others = (np.array(limb.T, order="C") for limb in self.statistics.cross_limbs())
         return Expansion((first,)).plus(*others)
 
-    def parts_of(self, correction: Floats, bits: int) -> list[Floats]:
+    def parts_of(self, correction: Floats, bits: float) -> list[Floats]:
         """Exact multiplicands that add up to ``correction`` (c, k) but for about ``bits`` bits.
 
-        ``height Σ reach_j |z_j| < 2^52 u``, and rounding adds at most ``height Σ reach_j u / 2 <= 2^41 u``.
+        ``height ‖z‖ < 2^52 u``, and rounding adds at most ``height √k u / 2 <= 2^41 u``.
         """
         parts: list[Floats] = []
         left, gained = correction, 0.0
         while gained < bits:
-            sizes = np.abs(left)
-            largest = sizes.max(1)
-            sums = powers_above(self.height * (sizes @ self.reach)) / 2.0**HELD_BITS
+            largest = np.maximum(left.max(1), -left.min(1))
+            norms = largest * _norms(left / np.where(largest > 0, largest, 1.0)[:, None])
+            sums = powers_above(self.height * norms * UPWARDS) / 2.0**HELD_BITS
             unit = np.maximum(sums, powers_above(largest) / 2.0**PART_BITS)[:, None]
             part = np.rint(left / unit)
             part *= unit
@@ -94,25 +104,25 @@ class IntegerSystem:
 
     def residual_after(self, residual: Expansion, parts: list[Floats]) -> Expansion:
         """``ρ − (G + Λ) Σ parts``, exactly."""
-        less = torch.from_numpy(-np.concatenate(parts))
-        terms = [t for p in self._products(less) for t in np.split(p.numpy(), len(parts))]
+        less = -np.concatenate(parts)
+        terms = [t for p in self._products(less) for t in np.split(p, len(parts))]
         terms += [-part * ridge for part in parts for ridge in self.ridge]
         return residual.plus(*terms)
 
-    def _products(self, weights: Tensor) -> list[Tensor]:
+    def _products(self, weights: Floats) -> list[Floats]:
         """Arrays that add up to ``weights @ G``, (m, k), each an exact product; G is read once."""
-        totals: list[Tensor] = []
+        totals: list[Floats] = []
         for start, stop, limbs in self.statistics.limb_strips():
             for i, strip in enumerate(self._slices(limbs)):
                 if i == len(totals):
-                    totals.append(torch.zeros_like(weights))
+                    totals.append(np.zeros_like(weights))
                 total = totals[i]
-                total[:, start:stop].addmm_(weights[:, :stop], strip.t())
+                total[:, start:stop] += weights[:, :stop] @ strip.T
                 if start:
-                    total[:, :start].addmm_(weights[:, start:stop], strip[:, :start])
+                    total[:, :start] += weights[:, start:stop] @ strip[:, :start]
         return totals
 
-    def _slices(self, limbs: tuple[Tensor, ...]) -> Iterator[Tensor]:
+    def _slices(self, limbs: tuple[Floats, ...]) -> Iterator[Floats]:
         """The strip itself, or what adds up to it: multiples of a power of two, below 2^width of it.
 
         All strips are cut alike, whatever is in them: the i-th slices of all belong together.
@@ -125,6 +135,7 @@ class IntegerSystem:
         for left, (unit, top) in zip(limbs, spans, strict=True):
             while unit < top:
                 above = unit * 2.0**self.width
-                rest = (left / above).round_().mul_(above)
+                rest = np.rint(left / above)
+                rest *= above
                 yield left - rest
                 left, unit = rest, above

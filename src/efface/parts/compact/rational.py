@@ -5,8 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from math import lcm
 
-from torch import Tensor
-
+from efface.parts.compact.expansion import Floats
 from efface.parts.compact.statistics import Statistics
 
 MOST_FEATURES = 24  # a few milliseconds
@@ -30,7 +29,7 @@ def solve_exactly(
     return _bareiss(matrix, size)
 
 
-def _integers(limbs: tuple[Tensor, ...]) -> list[list[int]]:
+def _integers(limbs: tuple[Floats, ...]) -> list[list[int]]:
     rows = [limb.tolist() for limb in limbs]
     return [
         [sum(int(v) for v in values) for values in zip(*row, strict=True)]

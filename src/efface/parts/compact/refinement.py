@@ -11,22 +11,23 @@ within its bound of a rounding boundary, the output is done; the others go on.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from efface.parts.compact.expansion import Expansion, Floats
-from efface.parts.compact.factor import Factor
+from efface.parts.compact.factor import DOUBLE, SINGLE, Way
 from efface.parts.compact.integer_system import IntegerSystem
 from efface.parts.compact.release_grid import ReleaseGrid
 
 MAX_STEPS = 24
 NORM_UPWARDS = 1 + 2.0**-30  # above the rounding of a sum of k < 2^20 squares, and its root
 # What a step must leave at most of a residual, and how many bits of a correction are worth keeping.
-SLOWEST = {torch.float32: 2.0**-3, torch.float64: 0.5}
-BITS = {torch.float32: 20, torch.float64: 40}
+SLOWEST = {SINGLE: 2.0**-3, DOUBLE: 0.5}
+BITS = {SINGLE: 20, DOUBLE: 40}
+LIKELY_BITS = 50  # below 2^-46 of the largest weight bounds leave few of 10^5 weights in doubt
 HOPELESS = 2.0**-30  # bounds above this part of the largest weight decide nothing
 # A relative residual that decides everything but ties. Refinement ends there, so that with scales and λ
 # within RANGE no product comes near the underflow of float64.
@@ -102,17 +103,17 @@ class Refinement:
         outcome = Refined(np.zeros(shape, np.float32), norm, norm.copy(), norm.copy(), nothing)
         return self._note(columns, outcome), outcome
 
-    def run(self, columns: Columns, outcome: Refined, factor: Factor) -> Columns:
-        """Refine with this factor and note what is done; returns the outputs that are not.
+    def run(self, columns: Columns, outcome: Refined, way: Way) -> Columns:
+        """Refine by this way and note what is done; returns the outputs that are not.
 
         It ends when a step leaves too much of a residual (the factor is too poor for the system), when
         only ties can be left, or after MAX_STEPS.
         """
-        slowest = SLOWEST[factor.lower.dtype]
+        slowest = SLOWEST[way.precision]
         for _ in range(MAX_STEPS):
             if not len(columns.index):
                 break
-            closer = self.step(columns, factor)
+            closer = self._closer(columns, way)
             if not (closer.norm <= slowest * columns.norm).all():
                 break
             columns = self._note(closer, outcome)
@@ -138,12 +139,21 @@ class Refinement:
             return np.where(columns.norm > 0, np.inf, 0.0)
         return columns.norm / self.ridge * (1 + 2.0**-50)
 
-    def step(self, columns: Columns, factor: Factor) -> Columns:
+    def _closer(self, columns: Columns, way: Way) -> Columns:
+        """A step with as few bits as are likely to do; with all of them if that was too few."""
+        likely = self._likely_bits(columns)
+        if likely < BITS[way.precision]:
+            closer = self.step(columns, way, likely)
+            if (closer.norm <= 2.0**-8 * columns.norm).all():
+                return closer
+        return self.step(columns, way, BITS[way.precision])
+
+    def step(self, columns: Columns, way: Way, bits: float) -> Columns:
         """``Z ← Z + A⁻¹ r``, the correction rounded to what makes the next residual exact."""
         targets = self.target_scale[columns.index, None]
         left = columns.residual.value() * (self.scale * targets)
-        theta = factor.solve(torch.from_numpy(left).mT).mT.numpy()
-        parts = self.system.parts_of(theta * (self.scale / targets), BITS[factor.lower.dtype])
+        theta = way.solve(left)
+        parts = self.system.parts_of(theta * (self.scale / targets), bits)
         residual = self.system.residual_after(columns.residual, parts)
         return replace(
             columns,
@@ -151,6 +161,14 @@ class Refinement:
             residual=residual,
             norm=self._norms(residual, columns.index),
         )
+
+    def _likely_bits(self, columns: Columns) -> float:
+        """How many bits of a correction will decide all that is left, if the system is a good one."""
+        largest = np.abs(self.theta(columns).parts[0]).max(1)
+        if self.ridge is None or not largest.all():
+            return math.inf
+        bound = float(np.max(self.bound(columns) / largest))
+        return max(math.log2(bound) + LIKELY_BITS, 1.0) if bound > 0 else 1.0
 
     def decide(
         self, columns: Columns, right: Floats

@@ -16,20 +16,18 @@ between two float32 numbers, systems of up to 24 features are solved in fraction
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
-import torch
-from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from efface.errors import EffaceError
-from efface.parts.compact.factor import Factor
+from efface.parts.compact.expansion import Floats
+from efface.parts.compact.factor import DOUBLE, SINGLE, Factor
 from efface.parts.compact.integer_system import IntegerSystem
 from efface.parts.compact.rational import MOST_FEATURES, solve_exactly
 from efface.parts.compact.refinement import RANGE, TIE, Refined, Refinement
@@ -98,9 +96,9 @@ class _System:
     """``(S G S + λ D) Θ = S B T``, read strip by strip from the statistics."""
 
     statistics: Statistics
-    scale: Tensor  # (k,)
-    target_scale: Tensor  # (c,)
-    penalty: Tensor  # (k,), the diagonal of D
+    scale: Floats  # (k,)
+    target_scale: Floats  # (c,)
+    penalty: Floats  # (k,), the diagonal of D
 
     @classmethod
     def build(
@@ -110,7 +108,7 @@ class _System:
         target_scale: ArrayLike,
         unpenalised: int | None,
     ) -> _System:
-        penalty = torch.ones(statistics.num_features, dtype=torch.float64)
+        penalty = np.ones(statistics.num_features)
         if unpenalised is not None:
             penalty[unpenalised] = 0.0
         return cls(
@@ -120,20 +118,33 @@ class _System:
             penalty,
         )
 
-    def factor(self, ridge: float, dtype: torch.dtype) -> Factor | None:
+    def factor(self, ridge: float, dtype: DTypeLike) -> Factor | None:
         """Of the left-hand side, if it is positive definite in this precision."""
-        strips, added = self.statistics.tensor_strips, ridge * self.penalty
-        gram = torch.cat([strip.diagonal(start) for start, _, strip in strips()])
-        diagonal = gram * self.scale.square() + added
-        return Factor.of(strips(), self.scale, added, diagonal, dtype)
+        added = ridge * self.penalty
+        diagonal = self._gram_diagonal() * self.scale**2 + added
+        return Factor.of(self.statistics.strips(), self.scale, added, diagonal, dtype)
+
+    def _gram_diagonal(self) -> Floats:
+        strips = self.statistics.strips()
+        return np.concatenate([strip.diagonal(start) for start, _, strip in strips])
+
+    def _is_hopeless_in_float32(self, ridge: float) -> bool:
+        """Whether a float32 factor would surely be refused, for pivots that are too small.
+
+        With fewer rows than features G is singular, and the last pivots are about λ: next to the diagonal
+        less than float32 can tell from 0.
+        """
+        size, num_rows = self.statistics.num_features, self.statistics.num_rows
+        largest = float(np.max(self._gram_diagonal() * self.scale**2))
+        return num_rows < size and ridge < size * 2.0**-24 * largest / 4
 
     def refinement(self, ridge: float) -> Refinement:
         bounded, scale, target_scale = self._bounded(ridge), self.scale, self.target_scale
         return Refinement(
-            IntegerSystem.build(self.statistics, (ridge * self.penalty / scale.square()).numpy()),
-            scale.numpy(),
-            target_scale.numpy(),
-            ReleaseGrid.build(scale.numpy(), target_scale.numpy()),
+            IntegerSystem.build(self.statistics, ridge * self.penalty / scale**2),
+            scale,
+            target_scale,
+            ReleaseGrid.build(scale, target_scale),
             ridge if bounded else None,
             ROUNDING,
         )
@@ -141,8 +152,8 @@ class _System:
     def _bounded(self, ridge: float) -> bool:
         """Whether ``‖r‖ / λ`` bounds the error: A >= λ I, and residuals are exact."""
         low, high = RANGE
-        scales = torch.cat([self.scale, self.target_scale])
-        exact = bool((np.frexp(scales.numpy())[0] == 0.5).all())
+        scales = np.concatenate([self.scale, self.target_scale])
+        exact = bool((np.frexp(scales)[0] == 0.5).all())
         within = bool(((scales >= low) & (scales <= high)).all()) and 2.0**-100 <= ridge <= 2.0**100
         return exact and within and bool(self.penalty.all())
 
@@ -157,7 +168,7 @@ class _System:
             return self._solution(outcome, ridge, RidgeStatus.EMPTY)
         good_enough = TIE if refinement.ridge is not None else ACCURATE
         factorised = False
-        for dtype in (torch.float32, torch.float64):
+        for dtype in (SINGLE, DOUBLE)[self._is_hopeless_in_float32(ridge) :]:
             factor = self.factor(ridge, dtype)
             factorised = factor is not None
             if factor is not None:
@@ -223,7 +234,6 @@ def solve(
     target_scale: ArrayLike = 1.0,
     unpenalised: int | None = None,
     tolerance: float = 1e-9,
-    num_threads: int | None = None,
 ) -> RidgeSolution:
     """Θ with ``(S G S + λ D) Θ = S B T``, rounded to float32; Θ = 0 where there are no rows.
 
@@ -235,14 +245,12 @@ def solve(
         target_scale: of each output, (c,) or one number.
         unpenalised: index of the feature with ``D_jj = 0``, usually the bias.
         tolerance: relative residual above which the status is INACCURATE.
-        num_threads: BLAS threads during the solve; None leaves them as they are.
     """
     if (mu is None) == (ridge is None):
         raise EffaceError("A solve takes either mu or ridge.", "Give one of the two.")
     system = _System.build(statistics, scale, target_scale, unpenalised)
     strength = _nonnegative(ridge) if mu is None else _ridge_of(statistics, mu)
-    with _threads(num_threads):
-        solution = system.solve(strength, tolerance)
+    solution = system.solve(strength, tolerance)
     return solution if mu is None else replace(solution, mu=float(mu))
 
 
@@ -262,26 +270,16 @@ def solve_path(
     return tuple(solve(statistics, mu, **options) for mu in mus)
 
 
-@contextmanager
-def _threads(num_threads: int | None) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(before if num_threads is None else num_threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def _nonnegative(mu: float | None) -> float:
     if mu is None or not (np.isfinite(mu) and mu >= 0):
         raise EffaceError(f"mu is {mu}.", "Give a finite number, at least 0.")
     return float(mu)
 
 
-def _positive(values: ArrayLike, size: int, name: str) -> Tensor:
+def _positive(values: ArrayLike, size: int, name: str) -> Floats:
     array = np.asarray(values, dtype=np.float64)
     if array.ndim > 1 or array.size not in (1, size):
         raise EffaceError(f"{name} has shape {array.shape}.", f"Give one number, or {size}.")
     if not (np.isfinite(array).all() and (array > 0).all()):
         raise EffaceError(f"{name} is not positive.", "Use the scales of the quantisers.")
-    return torch.tensor(np.broadcast_to(array, (size,)))
+    return np.array(np.broadcast_to(array, (size,)))

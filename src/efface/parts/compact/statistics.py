@@ -14,9 +14,7 @@ from contextlib import contextmanager
 from typing import Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from efface.errors import EffaceError, FormatError, RequestError
 from efface.parts.compact.exact import BLOCK_ROWS, ExactArray, Floats, Kernel, Words, pick_kernel
@@ -171,14 +169,8 @@ class Statistics:
         for (start, stop), strip in zip(self._spans(), self._gram, strict=True):
             yield start, stop, strip.to_float()  # (stop - start, stop)
 
-    def tensor_strips(self) -> Iterator[tuple[int, int, Tensor]]:
-        """:meth:`strips` as tensors. With one limb they *are* the sums: read only."""
-        self._require_whole()
-        for (start, stop), strip in zip(self._spans(), self._gram, strict=True):
-            yield start, stop, strip.to_tensor()
-
-    def limb_strips(self) -> Iterator[tuple[int, int, tuple[Tensor, ...]]]:
-        """:meth:`tensor_strips` without a rounding: tensors that add up to the integers."""
+    def limb_strips(self) -> Iterator[tuple[int, int, tuple[Floats, ...]]]:
+        """:meth:`strips` without a rounding: arrays that add up to the integers. Read only."""
         self._require_whole()
         for (start, stop), strip in zip(self._spans(), self._gram, strict=True):
             yield start, stop, strip.to_limbs()
@@ -196,8 +188,8 @@ class Statistics:
         self._require_whole()
         return self._cross.to_float()
 
-    def cross_limbs(self) -> tuple[Tensor, ...]:
-        """Tensors that add up to B, exactly."""
+    def cross_limbs(self) -> tuple[Floats, ...]:
+        """Arrays that add up to B, exactly."""
         self._require_whole()
         return self._cross.to_limbs()
 
@@ -278,8 +270,7 @@ class Statistics:
 
     def _update(self, rows: Integers, targets: Integers, sign: int) -> None:
         size = BLOCK_ROWS[pick_kernel(self.bits, len(rows))]
-        # Under the caller's autocast float32 products would come back rounded to bfloat16.
-        with self._changing(), torch.autocast("cpu", enabled=False):
+        with self._changing():
             for start in range(0, len(rows), size):
                 block = slice(start, start + size)
                 self._update_block(rows[block], targets[block], sign)
@@ -291,14 +282,14 @@ class Statistics:
         # np.array copies, so read-only and memory-mapped rows are fine. The int8 kernel is fastest
         # with both operands contiguous along the rows; the others do not mind.
         order: Literal["C", "K"] = "C" if kernel is Kernel.INT8 else "K"
-        columns = torch.from_numpy(np.array(rows.T, dtype=kernel.value, order=order))  # (k, b)
-        residuals = torch.from_numpy(np.array(targets, dtype=np.float64))  # (b, c)
-        total = torch.zeros(len(rows), dtype=torch.float64)  # sum of the features so far, (b,)
+        columns = np.array(rows.T, dtype=kernel.value, order=order)  # (k, b)
+        residuals = np.array(targets, dtype=np.float64)  # (b, c)
+        total = np.zeros(len(rows))  # sum of the features so far, (b,)
         for (start, stop), strip in zip(self._spans(), self._gram, strict=True):
-            left, wide = columns[start:stop], columns[start:stop].double()
+            left, wide = columns[start:stop], columns[start:stop].astype(np.float64)
             total += wide.sum(0)
             row_sums = wide @ total if kernel is Kernel.INT8 else None
-            strip.add_product(left, columns[:stop].t(), sign, row_sums)
+            strip.add_product(left, columns[:stop].T, sign, row_sums)
             self._cross[start:stop].add_product(wide, residuals, sign)
 
     @contextmanager
