@@ -242,13 +242,20 @@ def test_people_who_look_alike_are_pointed_out(tmp_path: Path) -> None:
     assert tidy("\t x ") == "x"
 
 
-@pytest.mark.parametrize(("header", "hint"), [("ownr", "'owner'"), ("Owner", "'owner'"), ("q", "")])
+@pytest.mark.parametrize(("header", "hint"), [("order", "'owner'"), ("q", "")])
 def test_unknown_columns_are_named(tmp_path: Path, header: str, hint: str) -> None:
     records = Records.open(listing(tmp_path, ["a", "b"], header))
     (note,) = records.notes
     assert repr(header) in note
     assert hint in note
     assert records.owners == records.ids
+
+
+@pytest.mark.parametrize("header", ["ownr", "Owner", "owners", "onwer", "user_id", "Photographer"])
+def test_columns_that_surely_mean_another_are_refused(tmp_path: Path, header: str) -> None:
+    """Passed over, every image would be its own owner, and a request would reach one image."""
+    with pytest.raises(FormatError, match=f"'{header}' looks like 'owner', which is missing"):
+        Records.open(listing(tmp_path, ["a", "b"], header))
 
 
 def relabelled(*owners: str) -> Records:

@@ -308,12 +308,18 @@ def test_missing_file_is_named_or_skipped(tmp_path: Path) -> None:
     ("row", "message"),
     [
         ({"file_name": "3.png", "label": ""}, r"'3.png': its label is ''"),
-        ({"file_name": "3.png"}, r"'3.png': its label is None"),
+        (
+            {"file_name": "3.png"},
+            r"line 2 of metadata.jsonl has no column 'label', it has file_name",
+        ),
+        ({"file_name": "3.png", "lable": "a"}, "no column 'label'.*rename 'lable' to 'label'"),
+        ({"file_name": "3.png", "label": None}, r"'3.png': its label is None"),
+        ({"file_name": "", "label": "a"}, "line 2 of metadata.jsonl has no file_name"),
         ({"file_name": "3.png", "label": 1.5}, r"'3.png': its label is 1.5"),
         ({"file_name": "3.png", "label": True}, r"'3.png': its label is True"),
         ({"file_name": "3.png", "label": "a", "split": "dev"}, r"'3.png': unknown split 'dev'"),
         ({"file_name": "x/1.png", "label": "a", "id": "x/1.png"}, "2 records have this id"),
-        ({"label": "a"}, "line 2 of metadata.jsonl has no file_name"),
+        ({"label": "a"}, "line 2 of metadata.jsonl has no column 'file_name'"),
     ],
 )
 def test_bad_rows_are_named(tmp_path: Path, row: dict[str, Any], message: str) -> None:
@@ -326,8 +332,8 @@ def test_bad_rows_are_named(tmp_path: Path, row: dict[str, Any], message: str) -
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("metadata.csv", b"file,label\n", "has the columns file, label"),
-        ("metadata.csv", b"", "has the columns"),
+        ("metadata.csv", b"file,label\n", "no column 'file_name'.*rename 'file' to 'file_name'"),
+        ("metadata.csv", b"", "no column 'file_name', it has none"),
         ("metadata.csv", b"file_name,label,label\n", "each column once"),
         ("metadata.csv", b"file_name,label\n3.png,a\n3.png,a,b\n", "line 3 .* does not have 2"),
         ("metadata.csv", b"file_name,label\n3.png\n", "line 2 .* does not have 2"),

@@ -14,6 +14,7 @@ turns it into a line on stderr and the error's exit code.
 from __future__ import annotations
 
 REGISTRY = (
+    "init",
     "train",
     "predict",
     "evaluate",

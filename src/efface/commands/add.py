@@ -8,7 +8,7 @@ import typer
 
 from efface.commands.display import mode_for, show
 from efface.commands.forget import WorkspacePath, report
-from efface.commands.output import JsonFlag, TrustModule, warn
+from efface.commands.output import AbsolutePaths, JsonFlag, TrustModule, warn
 
 if TYPE_CHECKING:
     from efface.data.records import Records
@@ -29,6 +29,7 @@ def add(
         bool,
         typer.Option("--allow-reingest", help="Take in images that were forgotten here before."),
     ] = False,
+    absolute_paths: AbsolutePaths = False,
     trust_module: TrustModule = None,
     json: JsonFlag = False,
 ) -> None:
@@ -41,7 +42,8 @@ def add(
     from efface.workspace import Workspace
 
     opened = Workspace.open(workspace, module=trusted_module(trust_module))
-    records = read_labelled(load_model(workspace, trust_module), workspace, data, "user")
+    model = load_model(workspace, trust_module)
+    records = read_labelled(model, workspace, data, "user", absolute_paths=absolute_paths)
     chosen = records.select(cohort=cohort, owner=owner)
     _warn_of_core(opened, chosen)
     with show("add", mode_for(as_json=json)) as progress:

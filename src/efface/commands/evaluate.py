@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from efface.commands.output import JsonFlag, ModelPath, TrustModule, cell, finish, percent, table
+from efface.commands.output import (
+    AbsolutePaths,
+    JsonFlag,
+    ModelPath,
+    TrustModule,
+    cell,
+    finish,
+    percent,
+    table,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,6 +30,7 @@ def evaluate(
     model: ModelPath,
     data: Annotated[str, typer.Argument(help="Labelled data, as for train.")],
     split: Annotated[str, typer.Option(help="core, user, test or all.")] = "test",
+    absolute_paths: AbsolutePaths = False,
     trust_module: TrustModule = None,
     json: JsonFlag = False,
 ) -> None:
@@ -29,7 +39,7 @@ def evaluate(
     from efface.pipeline.inputs import load_model, read_labelled
 
     loaded = load_model(model, trust_module)
-    records = read_labelled(loaded, model, data, split)
+    records = read_labelled(loaded, model, data, split, absolute_paths=absolute_paths)
     labels = [record.label for record in records]
     values = {
         "model": str(model),

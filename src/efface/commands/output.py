@@ -20,6 +20,12 @@ JsonFlag = Annotated[
 ]
 TRUST = "Run this code, module.path:callable, to build the network of a model made with torch:…"
 TrustModule = Annotated[str | None, typer.Option(help=TRUST)]
+AbsolutePaths = Annotated[
+    bool,
+    typer.Option(
+        "--absolute-paths", help="Let a list name files anywhere, by their absolute paths."
+    ),
+]
 ModelPath = Annotated[Path, typer.Argument(help="A folder written by `efface train`.")]
 
 

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from efface.commands.forget import WorkspacePath
-from efface.commands.output import JsonFlag, TrustModule, cell, finish, plain, table, warn
+from efface.commands.output import (
+    AbsolutePaths,
+    JsonFlag,
+    TrustModule,
+    cell,
+    finish,
+    plain,
+    table,
+    warn,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,6 +42,7 @@ def scan(
         list[str] | None, typer.Option(help="SHA-256 of an image's content; repeatable.")
     ] = None,
     image: Annotated[list[Path] | None, typer.Option(help="An image file; repeatable.")] = None,
+    absolute_paths: AbsolutePaths = False,
     trust_module: TrustModule = None,
     json: JsonFlag = False,
 ) -> None:
@@ -47,7 +57,8 @@ def scan(
     from efface.workspace.scan import scan as look
 
     wanted = (owner or [], id_ or [], digest or [], image or [])
-    records = read_meant(load_model(workspace, trust_module), workspace, data, *wanted)
+    model = load_model(workspace, trust_module)
+    records = read_meant(model, workspace, data, *wanted, absolute_paths=absolute_paths)
     found = look(
         workspace,
         records=records,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from efface.commands.forget import WorkspacePath
-from efface.commands.output import JsonFlag, TrustModule, cell, finish, table
+from efface.commands.output import AbsolutePaths, JsonFlag, TrustModule, cell, finish, table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,6 +33,7 @@ def verify(
     from_images: Annotated[
         str | None, typer.Option(help="Compute the rows from this data's images, and compare.")
     ] = None,
+    absolute_paths: AbsolutePaths = False,
     trust_module: TrustModule = None,
     json: JsonFlag = False,
 ) -> None:
@@ -47,7 +48,8 @@ def verify(
     from efface.workspace.verify import all_checks
 
     opened = Workspace.open(workspace, module=trusted_module(trust_module), recover=False)
-    checks = list(all_checks(opened, retrain=retrain, images=from_images))
+    found = all_checks(opened, retrain=retrain, images=from_images, absolute_paths=absolute_paths)
+    checks = list(found)
     values = {
         "workspace": str(workspace),
         "release": opened.number,

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from efface.data import names
-from efface.data.found import KNOWN_COLUMNS, Found, ReadOptions, Row
+from efface.data import columns, names
+from efface.data.found import Found, ReadOptions, Row
 from efface.data.images import Channels, FileImage, decode, digest_of, naming, num_channels
-from efface.data.names import tidy
 from efface.data.readers.folder import id_below
 from efface.data.record import Record, Skipped, Split
 from efface.errors import EffaceError, FormatError, RecordError
@@ -38,6 +36,7 @@ def assemble(found: Found, options: ReadOptions) -> Assembled:
     channels       "gray" or "rgb" converts at decoding; None demands that all records agree.
     skip_bad       decodes every image now and sets bad ones aside in ``.skipped``. Otherwise
                    missing and unrecognisable files are errors now, truncated ones when decoded.
+    absolute_paths a list may name files anywhere, by their absolute paths; the reader has seen to it.
     """
     unknown = set(options) - set(ReadOptions.__annotations__)
     if unknown:
@@ -66,14 +65,8 @@ def assemble(found: Found, options: ReadOptions) -> Assembled:
 def _remarks(found: Found) -> list[str]:
     """The reader's, and what often is a slip: owners that look alike, columns that mean nothing here."""
     owners = {row.owner for row in found.rows if row.owner != row.id and row.split is Split.USER}
-    return [*found.remarks, *names.remarks(owners), *_unknown_columns(found.rows)]
-
-
-def _unknown_columns(rows: Sequence[Row]) -> Iterator[str]:
-    for name in sorted({str(key) for row in rows for key in row.extra}):
-        close = difflib.get_close_matches(tidy(name).lower(), KNOWN_COLUMNS, n=1)
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
-        yield f"the column {name!r} means nothing to efface{hint}; it is kept with the records"
+    unknown = {str(key) for row in found.rows for key in row.extra}
+    return [*found.remarks, *names.remarks(owners), *columns.remarks(unknown)]
 
 
 def _channels(name: str | None) -> Channels | None:

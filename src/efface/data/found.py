@@ -15,6 +15,7 @@ from typing import Any, TypeAlias, TypedDict
 
 import numpy as np
 
+from efface.data.columns import KNOWN_COLUMNS
 from efface.data.images import ImageSource
 from efface.data.names import tidy
 from efface.data.record import DEFAULT_COHORT, Skipped, Split
@@ -30,7 +31,6 @@ SPLITS = {
     "valid": Split.TEST,
     "validation": Split.TEST,
 }
-KNOWN_COLUMNS = frozenset({"id", "label", "owner", "cohort", "split"})
 
 
 class ReadOptions(TypedDict, total=False):
@@ -41,6 +41,7 @@ class ReadOptions(TypedDict, total=False):
     seed: int
     channels: str | None
     skip_bad: bool
+    absolute_paths: bool
 
 
 class GivenOptions(ReadOptions, total=False):

@@ -56,3 +56,16 @@ def distances(look: str, others: Sequence[str]) -> np.ndarray:
     values = np.array([int(other or "0", 16) for other in others], dtype=np.uint64)
     differing = (values ^ np.uint64(int(look, 16))).view(np.uint8).reshape(-1, 8)
     return np.where(known, np.unpackbits(differing, axis=1).sum(1, dtype=np.int64), 64)
+
+
+def near_pairs(looks: Sequence[str], most: int) -> list[tuple[int, int]]:
+    """Positions i < j of looks that differ in at most ``most`` bits; unknown ones are near nothing."""
+    known = np.array([i for i, look in enumerate(looks) if look != UNKNOWN], dtype=np.int64)
+    values = np.array([int(looks[i], 16) for i in known], dtype=np.uint64)
+    words = values.view(np.uint16).reshape(len(values), 4)  # a table of 65,536 counts bits fastest
+    counts = np.array([i.bit_count() for i in range(1 << 16)], dtype=np.uint8)
+    pairs: list[tuple[int, int]] = []
+    for i in range(len(words) - 1):
+        bits = counts[words[i + 1 :] ^ words[i]].sum(1, dtype=np.uint8)
+        pairs += [(int(known[i]), int(known[i + 1 + j])) for j in np.flatnonzero(bits <= most)]
+    return pairs

@@ -14,10 +14,11 @@ from efface.data.readers.parquet import find_parquet
 from efface.errors import FormatError
 
 
-def find(spec: PathLike) -> Found:
+def find(spec: PathLike, *, absolute_paths: bool = False) -> Found:
     """Chooses the reader by what ``spec`` names or what it finds there.
 
     "digits" is the embedded example; ``cub200`` and ``cub200:DIR`` name a data set, see ``layouts``.
+    With ``absolute_paths`` a list may name files anywhere.
     """
     if spec == "digits":
         return find_digits()
@@ -26,23 +27,23 @@ def find(spec: PathLike) -> Found:
         return find_named(named)
     path = Path(spec).expanduser()
     if path.is_dir():
-        return _find_folder(path)
+        return _find_folder(path, absolute_paths)
     suffix = path.suffix.lower()
     if suffix == ".npz":
         return find_npz(path)
     if suffix == ".parquet":
-        return find_parquet(path)
+        return find_parquet(path, absolute_paths=absolute_paths)
     if suffix in (".csv", ".jsonl"):
-        return find_metadata(path)
+        return find_metadata(path, absolute_paths=absolute_paths)
     raise FormatError(f"{str(spec)!r} is nothing that can be read.", _advice(str(spec)))
 
 
-def _find_folder(path: Path) -> Found:
+def _find_folder(path: Path, absolute_paths: bool) -> Found:
     """A listing says what a folder is; without one its files do."""
     if any((path / name).is_file() for name in METADATA_NAMES):
-        return find_metadata(path)
+        return find_metadata(path, absolute_paths=absolute_paths)
     if any(path.glob("*.parquet")):
-        return find_parquet(path)
+        return find_parquet(path, absolute_paths=absolute_paths)
     known = recognise(path)
     return find_folder(path) if known is None else find_layout(*known)
 

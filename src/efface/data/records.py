@@ -100,7 +100,8 @@ class Records(Sequence[Record]):
     @classmethod
     def from_metadata(cls, path: PathLike, **options: Unpack[ReadOptions]) -> Records:
         """A folder with ``metadata.csv`` or ``metadata.jsonl``, or such a file itself."""
-        return cls.assembled(find_metadata(path), **options)
+        absolute_paths = options.get("absolute_paths", False)
+        return cls.assembled(find_metadata(path, absolute_paths=absolute_paths), **options)
 
     @classmethod
     def from_npz(cls, path: PathLike, **options: Unpack[ReadOptions]) -> Records:
@@ -117,7 +118,9 @@ class Records(Sequence[Record]):
         **options: Unpack[ReadOptions],
     ) -> Records:
         """A Parquet file, or a folder of them, in the layout of Hugging Face datasets."""
-        return cls.assembled(find_parquet(path, image=image, label=label), **options)
+        absolute_paths = options.get("absolute_paths", False)
+        found = find_parquet(path, image=image, label=label, absolute_paths=absolute_paths)
+        return cls.assembled(found, **options)
 
     @classmethod
     def from_images(cls, images: Any, labels: Any, **options: Unpack[GivenOptions]) -> Records:
@@ -185,7 +188,8 @@ class Records(Sequence[Record]):
     def open(cls, spec: PathLike, **options: Unpack[ReadOptions]) -> Records:
         """Whatever it is: "digits", a data set's name (``cub200``, ``cub200:DIR``), a folder, or a .npz,
         .parquet, .csv or .jsonl file."""
-        return cls.assembled(find(spec), **options)
+        absolute_paths = options.get("absolute_paths", False)
+        return cls.assembled(find(spec, absolute_paths=absolute_paths), **options)
 
     # a sequence
 

@@ -93,12 +93,19 @@ def _in_core(workspace: Workspace, asked: Records, owners: Sequence[str]) -> int
 
 
 def read(
-    workspace: Workspace, data: str | Records, owner: list[str] | None, ids: list[str] | None
+    workspace: Workspace,
+    data: str | Records,
+    owner: list[str] | None,
+    ids: list[str] | None,
+    *,
+    absolute_paths: bool = False,
 ) -> tuple[Records, Records]:
     """The records in question, with the model's classes, and the test records."""
     if (owner is None) == (ids is None):
         raise EffaceError("whose records?", "give --owner or --id, either repeated as needed.")
-    found = Records.open(data) if isinstance(data, str) else data
+    found = data
+    if not isinstance(found, Records):
+        found = Records.open(found, absolute_paths=absolute_paths)
     mine = found.where(lambda record: record.split is not Split.TEST)
     asked = mine.select(owner=owner) if owner is not None else found.select(ids=ids)
     classes = workspace.settings["classes"]

@@ -142,7 +142,7 @@ def to_toml(config: Config) -> str:
 def _table_text(values: Mapping[str, Any], path: tuple[str, ...]) -> str:
     """Plain values first, then sub-tables: in TOML a key after a header belongs to that header."""
     plain = {k: v for k, v in values.items() if not _is_table(v) and not _is_table_list(v)}
-    text = "".join(f"{key} = {_value_text(value)}\n" for key, value in plain.items())
+    text = "".join(f"{key} = {toml_value(value)}\n" for key, value in plain.items())
     if path and (plain or not values):
         text = f"[{'.'.join(path)}]\n{text}\n"
     for key, value in values.items():
@@ -154,7 +154,7 @@ def _table_text(values: Mapping[str, Any], path: tuple[str, ...]) -> str:
 
 
 def _list_entry_text(values: Mapping[str, Any], path: tuple[str, ...]) -> str:
-    lines = "".join(f"{key} = {_value_text(value)}\n" for key, value in values.items())
+    lines = "".join(f"{key} = {toml_value(value)}\n" for key, value in values.items())
     return f"[[{'.'.join(path)}]]\n{lines}\n"
 
 
@@ -166,7 +166,8 @@ def _is_table_list(value: Any) -> bool:
     return isinstance(value, list | tuple) and bool(value) and all(map(_is_table, value))
 
 
-def _value_text(value: Any) -> str:
+def toml_value(value: Any) -> str:
+    """A value as TOML writes it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and not math.isfinite(value):
@@ -175,5 +176,5 @@ def _value_text(value: Any) -> str:
         # JSON's escapes are TOML's, but for DEL, which TOML wants escaped too.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_value_text, value))}]"
+        return f"[{', '.join(map(toml_value, value))}]"
     return repr(value)

@@ -17,17 +17,22 @@ if TYPE_CHECKING:
 ALL = "all"
 
 
-def read_labelled(model: MixedLinear, folder: Path, spec: str, split: str) -> Records:
+def read_labelled(
+    model: MixedLinear, folder: Path, spec: str, split: str, *, absolute_paths: bool = False
+) -> Records:
     """The records of a split with the model's classes; a label that the model lacks is an error.
 
     The data may hold fewer classes than the model, so the reader is not given the model's list. If it
-    is the data that the model in ``folder`` was trained on, it is split as it was then.
+    is the data that the model in ``folder`` was trained on, it is read and split as it was then.
     """
     from efface.data.records import Records
 
-    found = Records.open(spec, channels=_channels(model))
     data = _trained_on(folder)
-    if data is not None and data.spec == spec and data.core_fraction is not None:
+    if data is not None and data.spec != spec:
+        data = None
+    anywhere = absolute_paths or (data is not None and data.absolute_paths)
+    found = Records.open(spec, channels=_channels(model), absolute_paths=anywhere)
+    if data is not None and data.core_fraction is not None:
         found = found.with_core_fraction(data.core_fraction, data.seed)
     records = Records(choose(found, split), model.classes)
     if not len(records):
@@ -80,6 +85,8 @@ def read_meant(
     ids: Sequence[str],
     digests: Sequence[str],
     images: Sequence[Path],
+    *,
+    absolute_paths: bool = False,
 ) -> Records:
     """The records that are meant, with their images, as far as these are at hand."""
     from efface.data.record import Split
@@ -89,7 +96,7 @@ def read_meant(
     if images:
         found = read_unlabelled(model, [str(path) for path in images], "all")
     if data is not None:
-        known = read_labelled(model, folder, data, "all")
+        known = read_labelled(model, folder, data, "all", absolute_paths=absolute_paths)
         for name in (*owners, *ids):
             if name not in {*known.owners, *known.ids}:
                 fix = "check the spelling: what is not known cannot be looked for."

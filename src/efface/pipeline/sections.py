@@ -50,6 +50,7 @@ class DataConfig(ConfigSection):
 
     Without ``core_fraction`` the data's own core/user split stands; without ``channels`` all images
     must agree; without ``classes`` the list is the data's own, or that of the core records' labels.
+    ``core_data`` is another such spec, of data that is core whole.
     ``label_type`` is for models trained in Python on labels that are numbers.
     """
 
@@ -75,6 +76,13 @@ class DataConfig(ConfigSection):
             "Make this share of the owners, drawn by name, core whole. Default: as the data says."
         ),
     ] = Field(default=None, ge=0, le=1)
+    core_data: Annotated[
+        str | None,
+        Flag(
+            "Other data that is core whole: a public set, say, with the same classes. Nobody in it can be "
+            "forgotten. Default: none."
+        ),
+    ] = Field(default=None, min_length=1)
     seed: Annotated[int, SEED] = 0
     channels: Annotated[
         Literal["gray", "rgb"] | None,
@@ -83,12 +91,21 @@ class DataConfig(ConfigSection):
     skip_bad: Annotated[
         bool, Flag("Set unreadable images aside instead of stopping.", switch=True)
     ] = False
+    absolute_paths: Annotated[
+        bool, Flag("Let a list name files anywhere, by their absolute paths.", switch=True)
+    ] = False
     label_type: Literal["integer"] | None = None
 
     def build(self) -> Records:
+        from efface.data.public_core import with_public_core
         from efface.data.records import Records
 
-        return Records.open(self.spec, **self.model_dump(exclude={"spec", "label_type"}))
+        own = {"spec", "label_type", "core_data"}
+        records = Records.open(self.spec, **self.model_dump(exclude=own))
+        if self.core_data is None:
+            return records
+        how = self.model_dump(exclude={*own, "core_fraction", "seed"})
+        return with_public_core(records, Records.open(self.core_data, **how))
 
 
 class StageConfig(ConfigSection):

@@ -111,7 +111,7 @@ class Training:
         spec = self.config.user.calibration
         if spec is None or self.config.user.kind != "compact":
             return None
-        options = {"spec": spec, "core_fraction": None, "classes": None}
+        options = {"spec": spec, "core_fraction": None, "core_data": None, "classes": None}
         return self.config.data.model_copy(update=options).build()
 
     def save(

@@ -26,7 +26,11 @@ from efface.workspace.superseded import CERTIFICATE_SCHEMA
 
 
 def all_checks(
-    workspace: Workspace, *, retrain: bool = False, images: str | Records | None = None
+    workspace: Workspace,
+    *,
+    retrain: bool = False,
+    images: str | Records | None = None,
+    absolute_paths: bool = False,
 ) -> Iterator[Check]:
     """The checks, one after the other, with no request running in between. Nothing is changed.
 
@@ -43,7 +47,7 @@ def all_checks(
         if retrain:
             yield from _retrain(workspace, model)
         if images is not None:
-            yield _from_images(workspace, model, images)
+            yield _from_images(workspace, model, _opened(model, images, absolute_paths))
 
 
 # Without computing anything anew.
@@ -165,17 +169,22 @@ def _retrain(workspace: Workspace, model: MixedLinear) -> Iterator[Check]:
         yield from model.user.verify(model.data, workspace.certificate)
 
 
-def _from_images(workspace: Workspace, model: MixedLinear, images: str | Records) -> Check:
+def _opened(model: MixedLinear, images: str | Records, absolute_paths: bool) -> Records:
+    if isinstance(images, Records):
+        return images
+    channels = Channels.of_count(model.core.backbone.preprocess.channels)
+    return Records.open(images, channels=channels, absolute_paths=absolute_paths)
+
+
+def _from_images(workspace: Workspace, model: MixedLinear, known: Records) -> Check:
     """Compute rows from images, found by content digest, and count how many agree."""
     data = model.data
     assert data is not None
     retained = data.records if data.replay is None else data.records + data.replay
-    channels = Channels.of_count(model.core.backbone.preprocess.channels)
-    known = Records.open(images, channels=channels) if isinstance(images, str) else images
     source = {record.digest: record for record in known}
     at = np.array([i for i, r in enumerate(retained) if r.digest in source], dtype=np.int64)
     if not len(at):
-        return Check("rows from images", False, f"none of the retained records is in {images}")
+        return Check("rows from images", False, "none of the retained records is in the data")
     found = [replace(source[retained[int(i)].digest], id=retained[int(i)].id) for i in at]
     labelled = [replace(r, label=retained[int(i)].label) for r, i in zip(found, at, strict=True)]
     model.cache = None

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from efface.data.columns import KNOWN_COLUMNS, check_names, hint, meant, nearest
 from efface.data.found import (
-    KNOWN_COLUMNS,
     SPLITS,
     Found,
     PathLike,
@@ -36,6 +36,10 @@ UNREADABLE = (
     *(RuntimeError, NotImplementedError, zipfile.BadZipFile, zlib.error, struct.error),
     *(lzma.LZMAError, RecursionError, tokenize.TokenError),
 )
+PARTS = ("core", "train", "test")
+PART_COLUMNS = ("owner", "cohort", "id")
+PART_KEYS = (*(f"{name}_{part}" for part in PARTS for name in ("x", "y", *PART_COLUMNS)), "classes")
+TABLE_KEYS = ("images", "labels", "ids", "owners", "cohorts", "splits", "classes")
 NUM_DIGITS_OWNERS, NUM_DIGITS_COHORTS = 60, 4
 
 
@@ -56,17 +60,21 @@ class ArrayTable:
 
 
 def find_npz(path: PathLike) -> Found:
-    """``x_train y_train`` with optional ``x_core y_core x_test y_test``, or ``images labels`` with
-    optional ``ids owners cohorts splits`` and further columns; ``classes`` names integer labels.
+    """``images labels`` with optional ``ids owners cohorts splits`` and further columns, or
+    ``x_train y_train`` with optional ``owner_train cohort_train id_train``, and the same of ``core`` and
+    ``test``; ``classes`` names integer labels.
 
     Images are uint8 or uint16, (n, h, w) or (n, h, w, channels).
     """
     arrays = _load_npz(Path(path).expanduser())
     names = [str(name) for name in arrays.pop("classes")] if "classes" in arrays else None
-    tables = _one_table(arrays) if "images" in arrays else _part_tables(arrays)
+    parted = "images" not in arrays
+    tables = _part_tables(arrays) if parted else _one_table(arrays)
+    _check_keys(arrays, PART_KEYS if parted else TABLE_KEYS)
     rows = [row for table in tables for row in table.rows(names)]
     labels = [label for table in tables for label in table.columns["label"]]
-    remarks = [f"the array {name!r} was not used" for name in arrays]
+    known = PART_KEYS if parted else TABLE_KEYS
+    remarks = [f"the array {name!r} was not used{hint(name, known)}" for name in arrays]
     order, listed = names or whole_number_classes(labels), names is not None
     return Found(rows, order, (), remarks, listed)
 
@@ -119,11 +127,12 @@ def _one_table(arrays: dict[str, np.ndarray]) -> list[ArrayTable]:
             columns[singular] = _column(arrays, name, len(images))
         elif len(np.atleast_1d(arrays[name])) == len(images) and name != "label":
             columns[name] = _column(arrays, name, len(images))
+    check_names(columns, used=columns)
     return [ArrayTable(images, columns)]
 
 
 def _part_tables(arrays: dict[str, np.ndarray]) -> list[ArrayTable]:
-    parts = [part for part in ("core", "train", "test") if f"x_{part}" in arrays]
+    parts = [part for part in PARTS if f"x_{part}" in arrays]
     if not parts:
         fix = "store x_train and y_train, or images and labels."
         raise FormatError(f"the arrays are {', '.join(arrays) or 'none'}.", fix)
@@ -131,8 +140,24 @@ def _part_tables(arrays: dict[str, np.ndarray]) -> list[ArrayTable]:
     for part in parts:
         images = _pixels(arrays, f"x_{part}")
         columns = {"label": _column(arrays, f"y_{part}", len(images))}
+        for name in PART_COLUMNS:
+            for key in (f"{name}_{part}", f"{name}s_{part}"):
+                if key in arrays:
+                    columns[name] = _column(arrays, key, len(images))
         tables.append(ArrayTable(images, columns, f"{part}/", SPLITS[part]))
     return tables
+
+
+def _check_keys(left: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Refuses an array that was not used though it is surely meant for something."""
+    for name in left:
+        column = meant(name, PART_COLUMNS)
+        sure = meant(name, known) or (None if column is None else f"{column}_train")
+        if sure or name.rpartition("_")[2].lower() in PARTS:
+            close = sure or nearest(name, known)
+            near = "" if close is None else f" (did you mean {close!r}?)"
+            message = f"the array {name!r} is none of those that are read{near}."
+            raise FormatError(message, f"rename it or take it out; known are {', '.join(known)}.")
 
 
 def _pixels(arrays: dict[str, np.ndarray], name: str) -> np.ndarray:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from efface.data.columns import check_names, meant
 from efface.data.found import GIVEN_COLUMNS, Found, PathLike, make_row, whole_number_classes
 from efface.data.images import FileImage, ImageSource
 from efface.data.readers.memory import default_ids, source_of, sources_of
@@ -90,7 +91,10 @@ def find_examples(examples: Examples, **given: Any) -> Found:
     if not len(examples):
         raise EffaceError("no images were given.", "give at least one.")
     if "label" not in columns:
-        raise EffaceError("the images have no labels.", "give labels=, one an image.")
+        slip = next((name for name in columns if meant(name, ["label"])), None)
+        named = "" if slip is None else f"; or is it the column {slip!r}: label={slip!r}?"
+        raise EffaceError("the images have no labels.", f"give labels=, one an image{named}.")
+    check_names(columns, used=columns)
     for name in ("id", "owner", "cohort"):
         if name in columns:
             columns[name] = [name_of(value, f"{name}s") for value in columns[name]]

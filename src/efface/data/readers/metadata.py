@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from efface.data.columns import check_names, missing_column
 from efface.data.found import (
     Found,
     PathLike,
@@ -18,17 +19,19 @@ from efface.data.found import (
 )
 from efface.data.images import FileImage
 from efface.data.readers.folder import files_below, id_below, is_image
-from efface.errors import FormatError, RecordError
+from efface.data.readers.listed_file import listed_file
+from efface.errors import FormatError
 from efface.regular import LARGEST_LIST, read_regular
 
 METADATA_NAMES = ("metadata.csv", "metadata.jsonl")
 
 
-def find_metadata(path: PathLike) -> Found:
+def find_metadata(path: PathLike, *, absolute_paths: bool = False) -> Found:
     """A CSV or JSON-lines file with ``file_name`` and ``label``, or the folder that holds one.
 
     Optional columns: ``id`` (default: file_name), ``owner`` (the id), ``cohort``, ``split`` (user);
-    every other column is kept in ``Record.extra``. Files must lie below the metadata file's folder.
+    every other column is kept in ``Record.extra``. Files must lie below the metadata file's folder, but for
+    those named by an absolute path if ``absolute_paths`` allows it.
     """
     given = Path(path).expanduser().absolute()
     listing = _metadata_file(given) if given.is_dir() else given
@@ -36,9 +39,12 @@ def find_metadata(path: PathLike) -> Found:
         raise FormatError(f"{str(path)!r} does not exist.", "check the path.")
     reader = _csv_lines if listing.suffix.lower() == ".csv" else _json_lines
     try:
-        rows = [_metadata_row(listing, line, columns) for line, columns in reader(listing)]
+        lines = list(reader(listing))
     except csv.Error as problem:  # most often a quote that is never closed
         raise FormatError(f"{listing.name}: {problem}.", "check its quotes.") from problem
+    names = {name for _, columns in lines for name in columns}
+    check_names(names - {"file_name"}, used=names)
+    rows = [_metadata_row(listing, line, columns, absolute_paths) for line, columns in lines]
     remarks = list(_unlisted(listing, rows)) if given.is_dir() else []
     return Found(rows, remarks=remarks)
 
@@ -54,9 +60,12 @@ def _metadata_file(folder: Path) -> Path:
 def _csv_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     reader = csv.DictReader(io.StringIO(_utf8(path), newline=""))
     header = list(reader.fieldnames or [])
-    if "file_name" not in header or "label" not in header or len(set(header)) < len(header):
-        fix = "the first line names each column once, with file_name and label among them."
+    if len(set(header)) < len(header):
+        fix = "the first line names each column once."
         raise FormatError(f"{path.name} has the columns {', '.join(header)}.", fix)
+    for wanted in ("file_name", "label"):
+        if wanted not in header:
+            raise missing_column(path.name, wanted, header)
     for columns in reader:
         if None in columns or None in columns.values():
             message = f"line {reader.line_num} of {path.name} does not have {len(header)} values."
@@ -85,22 +94,17 @@ def _utf8(path: Path) -> str:
         raise FormatError(f"{path.name}: {problem}.", "save it as UTF-8 text.") from problem
 
 
-def _metadata_row(listing: Path, line: int, columns: dict[str, Any]) -> Row:
-    name = columns.pop("file_name", None)
+def _metadata_row(listing: Path, line: int, columns: dict[str, Any], absolute_paths: bool) -> Row:
+    where = f"line {line} of {listing.name}"
+    for wanted in ("file_name", "label"):
+        if wanted not in columns:
+            raise missing_column(where, wanted, columns)
+    name = columns.pop("file_name")
     if not isinstance(name, str) or not name:
-        raise FormatError(f"line {line} of {listing.name} has no file_name.", "add it.")
-    relative = PurePosixPath(name)
-    file = _below(listing.parent, relative, text_or(columns.get("id"), name))
-    return make_row(columns, FileImage(file), relative.as_posix())
-
-
-def _below(folder: Path, relative: PurePosixPath, record_id: str) -> Path:
-    """The file, if neither ``..`` nor a link leads out of the folder."""
-    file = folder / relative
-    fix = "keep the files below the metadata file's folder and name them relative to it."
-    if "\0" in str(relative) or not file.resolve().is_relative_to(folder.resolve()):
-        raise RecordError(record_id, f"file_name {str(relative)!r} leads out of the folder.", fix)
-    return file
+        raise FormatError(f"{where} has no file_name.", "add it.")
+    record_id = text_or(columns.get("id"), name)
+    source = listed_file(listing.parent, name, record_id, absolute_paths=absolute_paths)
+    return make_row(columns, source, PurePosixPath(name).as_posix())
 
 
 def _unlisted(listing: Path, rows: Sequence[Row]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Parquet: encoded images in a column, in the layout of Hugging Face datasets."""
+"""Parquet: encoded images in a column, in the layout of Hugging Face datasets; or names of files."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from efface.data.columns import check_names, missing_column
 from efface.data.found import (
     SPLITS,
     Found,
@@ -15,15 +16,19 @@ from efface.data.found import (
     make_row,
     whole_number_classes,
 )
-from efface.data.images import BytesImage
+from efface.data.images import BytesImage, ImageSource
+from efface.data.readers.listed_file import listed_file
 from efface.data.record import Split
 from efface.errors import EffaceError, FormatError
 from efface.regular import LARGEST_TABLE, check_regular
 
 
-def find_parquet(path: PathLike, *, image: str = "image", label: str = "label") -> Found:
+def find_parquet(
+    path: PathLike, *, image: str = "image", label: str = "label", absolute_paths: bool = False
+) -> Found:
     """A Parquet file or a folder of them: an image column of bytes or {bytes, path}, and a label.
 
+    Without an image column, ``file_name`` names files as in a CSV list (see ``find_metadata``).
     ``id owner cohort split`` are used where present, other columns are kept. Without a ``split``
     column a file called ``test-…`` or ``core-…`` says what its rows are (default: user data).
     Integer labels are named by Hugging Face's ClassLabel metadata if the schema carries it.
@@ -36,7 +41,7 @@ def find_parquet(path: PathLike, *, image: str = "image", label: str = "label") 
     for file, table in zip(files, tables, strict=True):
         pixels, columns = _parquet_columns(file, table, image, label)
         labels += columns["label"]
-        rows += _parquet_rows(file, pixels, columns, names)
+        rows += _parquet_rows(file, pixels, columns, names, absolute_paths)
     order, listed = names or whole_number_classes(labels), names is not None
     return Found(rows, order, listed=listed)
 
@@ -88,16 +93,16 @@ def _class_names(metadata: Mapping[bytes, bytes] | None, label: str) -> list[str
 def _parquet_columns(
     file: Path, table: Any, image: str, label: str
 ) -> tuple[list[Any], dict[str, list[Any]]]:
-    for name in (image, label):
-        if name not in table.column_names:
-            message = f"{file.name} has no column {name!r}, it has {', '.join(table.column_names)}."
-            raise FormatError(
-                message,
-                'call the columns "image" and "label" (in Python: image=, label= name them).',
-            )
-    columns = {name: table.column(name).to_pylist() for name in table.column_names}
+    present = list(table.column_names)
+    shown = image if image in present or "file_name" not in present else "file_name"
+    for name in (shown, label):
+        if name not in present:
+            raise missing_column(file.name, name, present)
+    columns = {name: table.column(name).to_pylist() for name in present}
     columns["label"] = columns.pop(label)
-    return columns.pop(image), columns
+    cells = columns.pop(shown)
+    check_names(columns, used=columns)
+    return cells, columns
 
 
 def _parquet_rows(
@@ -105,11 +110,19 @@ def _parquet_rows(
     pixels: list[Any],
     columns: Mapping[str, list[Any]],
     names: Sequence[str] | None,
+    absolute_paths: bool,
 ) -> Iterator[Row]:
     split = SPLITS.get(file.stem.split("-")[0].lower(), Split.USER)
     for i, cell in enumerate(pixels):
-        data = cell.get("bytes") if isinstance(cell, dict) else cell
-        # a missing image counts as a damaged one, so that skip_bad applies to it
-        source = BytesImage(data if isinstance(data, bytes) else b"")
         cells = {name: values[i] for name, values in columns.items()}
-        yield make_row(cells, source, f"{file.stem}/{i:06d}", names=names, split=split)
+        default_id = cell if isinstance(cell, str) else f"{file.stem}/{i:06d}"
+        source = _source(file, cell, default_id, absolute_paths)
+        yield make_row(cells, source, default_id, names=names, split=split)
+
+
+def _source(file: Path, cell: Any, record_id: str, absolute_paths: bool) -> ImageSource:
+    if isinstance(cell, str):
+        return listed_file(file.parent, cell, record_id, absolute_paths=absolute_paths)
+    data = cell.get("bytes") if isinstance(cell, dict) else cell
+    # a missing image counts as a damaged one, so that skip_bad applies to it
+    return BytesImage(data if isinstance(data, bytes) else b"")
