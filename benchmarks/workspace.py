@@ -48,7 +48,7 @@ def fitted(n: int, net: nn.Module, k: int, c: int) -> MixedLinear:
     rows = Rows(features, generator.integers(-4000, 4000, (n, c)).astype(np.int16))
     model.user.reset()
     model.user.add_rows(rows)
-    model.data = TrainingSet(records, None, torch.from_numpy(labels), rows=rows)
+    model.data = TrainingSet(records, None, labels, rows=rows)
     return model
 
 

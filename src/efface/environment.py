@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import platform
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 
 import PIL
-import torch
 from PIL import features
 
 
@@ -17,9 +17,11 @@ def environment(*, integer: bool) -> dict[str, str]:
     operations, for float32 the processor and its kernels, too."""
     found = {
         "decoder": f"pillow {PIL.__version__}, libjpeg {features.version('jpg')}",
-        "torch": torch.__version__.split("+")[0],
+        "torch": version("torch").split("+")[0],
     }
     if not integer:
+        import torch
+
         found["processor"] = _processor()
         found["kernels"] = torch.backends.cpu.get_cpu_capability()
     return found

@@ -12,15 +12,17 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+import numpy as np
+import safetensors.numpy
 from filelock import lock_descriptor
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from efface.errors import EffaceError, FormatError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PRIVATE, PUBLIC = 0o600, 0o644
 BINARY = getattr(os, "O_BINARY", 0)  # Windows would else write \r\n for \n
@@ -123,12 +125,25 @@ def as_saved(path: Path) -> Iterator[None]:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    import torch
+    from safetensors.torch import save_file
+
+    # Clones, because safetensors refuses tensors that share memory (tied weights).
+    plain = {k: v.detach().clone(memory_format=torch.contiguous_format) for k, v in tensors.items()}
+    _write_beside(path, lambda temporary: save_file(plain, temporary))
+
+
+def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """:func:`write_tensors` of numpy's arrays: the same bytes, and torch is not loaded for it."""
+    plain = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    _write_beside(path, lambda temporary: safetensors.numpy.save_file(plain, temporary))
+
+
+def _write_beside(path: Path, save: Callable[[Path], object]) -> None:
     make_folder(path.parent)
     temporary = path.with_name(path.name + ".tmp")
     temporary.unlink(missing_ok=True)
-    # Clones, because safetensors refuses tensors that share memory (tied weights).
-    plain = {k: v.detach().clone(memory_format=torch.contiguous_format) for k, v in tensors.items()}
-    save_file(plain, temporary)
+    save(temporary)
     with temporary.open("r+b") as file:  # Windows syncs only what may be written
         set_mode(file.fileno(), mode_in(path.parent))
         os.fsync(file.fileno())
@@ -136,11 +151,25 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
+    from safetensors.torch import load_file
+
+    # Clones, because the file's own memory is not aligned, and float kernels round by alignment.
+    with _reading(path):
+        return {name: tensor.clone() for name, tensor in load_file(path).items()}
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """:func:`read_tensors` as numpy's arrays; torch is not loaded for it."""
+    with _reading(path):
+        return {n: np.array(a) for n, a in safetensors.numpy.load_file(path).items()}
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
     if not path.is_file():
         raise FormatError(f"there is no {path.name} in {path.parent}.", "check the model's path.")
     try:
-        # Clones, because the file's own memory is not aligned, and float kernels round by alignment.
-        return {name: tensor.clone() for name, tensor in load_file(path).items()}
+        yield
     except (SafetensorError, KeyError, ValueError, OverflowError, MemoryError) as error:
         raise FormatError(
             f"{path} is not a safetensors file: {error}", "restore it from a copy."

@@ -113,7 +113,7 @@ def test_the_tangent_part_forgets_to_the_exact_minimiser(
     f, jac = tail(x.clone()).detach(), explicit_jacobian(tail, x)
     y = one_hot(labels, 3)
     user.state = user.weights = ridge_solution(f, jac, y, 0.05)
-    data = TrainingSet(cases.tiny_records(n), None, labels, activations=x)
+    data = TrainingSet(cases.tiny_records(n), None, labels.numpy(), activations=x)
     guarantee = Guarantee.plan(epsilon, 1e-5, sigma=0.01, d=user.operator.d, state=policy)
     left = np.arange(n)
     for forget, counts in ((np.array([1, 4, 5]), (9, 3)), (np.array([0, 8]), (7, 2))):
@@ -622,7 +622,7 @@ def test_a_selection_holds_the_other_rows_only(core: Core, tmp_path: Path, kind:
 def test_what_stays_of_a_training_set() -> None:
     records, replay = user_records(6), cases.tiny_records(3, 0, split=Split.CORE)
     labels = torch.arange(9)
-    data = TrainingSet(records, replay, labels, activations=torch.arange(9.0)[:, None])
+    data = TrainingSet(records, replay, labels.numpy(), activations=torch.arange(9.0)[:, None])
     left = data.without(np.array([0, 4]))
     assert left.records.ids == ("s1-1", "s1-2", "s1-3", "s1-5")
     assert left.labels.tolist() == [1, 2, 3, 5, 6, 7, 8]

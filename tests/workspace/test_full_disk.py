@@ -36,7 +36,7 @@ def full(*_: object, **__: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-@pytest.mark.parametrize("function", ["write_tensors", "write_json"])
+@pytest.mark.parametrize("function", ["_write_beside", "write_json"])
 def test_a_full_disk_keeps_the_request_and_the_old_release(
     path: Path,
     kind: str,
@@ -51,7 +51,7 @@ def test_a_full_disk_keeps_the_request_and_the_old_release(
         def small(p: Path, values: Any, **options: Any) -> None:
             return real(p, values, **options) if p.name == "pending.json" else full()
 
-        patch.setattr(files, function, full if function == "write_tensors" else small)
+        patch.setattr(files, function, small if function == "write_json" else full)
         with pytest.raises(EffaceError, match=r"disk is full; the old release .*efface resume"):
             Workspace.open(path).forget(owner=OWNER)
         assert torch.equal(load(path).logits(TEST), old)

@@ -15,6 +15,7 @@ from tests.workspaces import (
 )
 
 from efface.errors import Interrupted
+from efface.model.kept import KeptModel
 from efface.model.mixed_linear import MixedLinear
 from efface.workspace import Workspace
 from efface.workspace.ledger import Milestone
@@ -38,7 +39,8 @@ def test_an_interrupted_request_says_what_will_happen(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(MixedLinear, "save_user", stop)
+        for model in (MixedLinear, KeptModel):
+            patch.setattr(model, "save_user", stop)
         with pytest.raises(Interrupted, match="is kept"):
             Workspace.open(path).forget(owner=OWNER)
         assert (path / "pending.json").exists()

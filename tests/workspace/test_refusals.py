@@ -24,6 +24,7 @@ from efface.data.record import Split
 from efface.data.records import Records
 from efface.errors import EffaceError, FormatError, GuaranteeError, RequestError
 from efface.guarantee.promise import Guarantee
+from efface.model.kept import KeptModel
 from efface.model.mixed_linear import MixedLinear
 from efface.workspace import Workspace
 from efface.workspace.ledger import Milestone
@@ -93,7 +94,8 @@ def test_an_unexpected_error_while_computing_changes_nothing(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(MixedLinear, "save_user", lambda *_: 1 / 0)
+        for model in (MixedLinear, KeptModel):
+            patch.setattr(model, "save_user", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             Workspace.open(path).forget(owner=OWNER)
     workspace = Workspace.open(path)

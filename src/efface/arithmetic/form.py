@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from efface.arithmetic.kinds import ARITHMETIC, FLOAT
 from efface.data.pictures import Shown
 from efface.linear.projection import Projection
 from efface.network.activations import ActivationCache, Activations, gather
@@ -108,8 +109,8 @@ class Form(ABC):
 class FloatForm(Form):
     """Ordinary float32, one record at a time."""
 
-    arithmetic = "float32"
-    kind = "float32"
+    kind = FLOAT
+    arithmetic = ARITHMETIC[kind]
 
     @property
     def boundary_shape(self) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from efface.commands.forget import WorkspacePath
+from efface.commands.forget import WorkspacePath, open_workspace
 from efface.commands.output import JsonFlag, TrustModule, finish
 
 EXAMPLES = "Example: [bold]efface cancel model[/bold]"
@@ -18,10 +18,7 @@ def cancel(
     The model is then as it was before the request. Other commands that change the workspace would carry it
     out first.
     """
-    from efface.network.backbone import trusted_module
-    from efface.workspace import Workspace
-
-    opened = Workspace.open(workspace, module=trusted_module(trust_module), recover=False)
+    opened = open_workspace(workspace, trust_module, recover=False)
     intent = opened.cancel()
     values: dict[str, Any] = {
         "workspace": str(workspace),

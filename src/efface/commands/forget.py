@@ -78,10 +78,8 @@ def forget(
     data: --user-part-only then forgets the others.
     """
     from efface.model.request import Request
-    from efface.network.backbone import trusted_module
-    from efface.workspace import Workspace
 
-    opened = Workspace.open(workspace, module=trusted_module(trust_module), recover=not dry_run)
+    opened = open_workspace(workspace, trust_module, recover=not dry_run)
     named = _named(owner, ids, id_, cohort, label, everything)
     if image is not None:
         named |= _pictured(opened, image, near, named)
@@ -105,6 +103,17 @@ def forget(
     if from_ is not None:
         warn(f"{from_} names the people who were forgotten: delete it")
     report(result, workspace, as_json=json)
+
+
+def open_workspace(path: Path, trust_module: str | None, *, recover: bool = True) -> Workspace:
+    """A module is loaded only if one is named: with it comes torch, which takes longer than most requests."""
+    from efface.workspace import Workspace
+
+    if trust_module is None:
+        return Workspace.open(path, recover=recover)
+    from efface.network.backbone import trusted_module
+
+    return Workspace.open(path, module=trusted_module(trust_module), recover=recover)
 
 
 def _named(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from efface.commands.forget import WorkspacePath
+from efface.commands.forget import WorkspacePath, open_workspace
 from efface.commands.output import JsonFlag, TrustModule, finish, table
 
 if TYPE_CHECKING:
@@ -37,12 +37,7 @@ def plan(
     compact user part forgets exactly and needs none, unless you also fear somebody who has the release before
     a request: with --sigma its releases get noise that hides the difference.
     """
-    from efface.network.backbone import trusted_module
-    from efface.workspace import Workspace
-
-    guarantee = Workspace.open(workspace, module=trusted_module(trust_module)).plan(
-        epsilon, delta, sigma, state
-    )
+    guarantee = open_workspace(workspace, trust_module).plan(epsilon, delta, sigma, state)
     values = {"workspace": str(workspace), "guarantee": asdict(guarantee)}
     finish(values, as_json=json, render=lambda console: _render(console, values))
 

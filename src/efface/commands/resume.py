@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from efface.commands.display import mode_for, show
-from efface.commands.forget import WorkspacePath, report
+from efface.commands.forget import WorkspacePath, open_workspace, report
 from efface.commands.output import JsonFlag, TrustModule, finish
 
 EXAMPLES = "Example: [bold]efface resume model[/bold]"
@@ -16,10 +16,7 @@ def resume(
 
     Every other command that changes a workspace does so first, too. efface cancel calls it off instead.
     """
-    from efface.network.backbone import trusted_module
-    from efface.workspace import Workspace
-
-    opened = Workspace.open(workspace, module=trusted_module(trust_module), recover=False)
+    opened = open_workspace(workspace, trust_module, recover=False)
     with show("resume", mode_for(as_json=json)) as progress:
         result = opened.resume(progress)
     if result is not None:

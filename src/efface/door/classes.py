@@ -13,7 +13,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import torch
 
 from efface.data.records import Records
 from efface.model.mixed_linear import MixedLinear
@@ -41,8 +40,7 @@ def only_with(model: MixedLinear, classes: tuple[str, ...]) -> MixedLinear:
     rows = data.rows.whole()
     rows = Rows(rows.features, np.ascontiguousarray(rows.targets[:, index]))
     records = Records(data.records, classes)
-    labels = torch.from_numpy(records.labels)
-    made.data = replace(data, records=records, labels=labels, rows=rows)
+    made.data = replace(data, records=records, indices=records.labels, rows=rows)
     made.solution, made.forgotten = made.user.learn(made.data), model.forgotten
     return made
 

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import scipy  # its parts are loaded when they are used
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
 from efface.errors import EffaceError
 
@@ -49,7 +49,7 @@ def gaussian(shape: Shape, sigma: float, *, test_seed: bytes | None = None) -> F
     draw = _stream(b"efface gaussian", test_seed)
     for start in range(0, flat.size, _CHUNK):
         words = draw(min(_CHUNK, flat.size - start))
-        magnitude = ndtri(_odd_fraction(words, 54))  # u < 1/2, so it is negative
+        magnitude = scipy.special.ndtri(_odd_fraction(words, 54))  # u < 1/2, so it is negative
         flat[start : start + words.size] = np.where(words & np.uint64(1), magnitude, -magnitude)
     out *= sigma
     return out

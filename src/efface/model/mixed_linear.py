@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -20,7 +19,9 @@ from efface.guarantee.apriori import StatePolicy
 from efface.guarantee.certificates import Certificate
 from efface.guarantee.promise import Guarantee
 from efface.linear.solution import Solution
+from efface.model.carrying import carry_out
 from efface.model.core_index import CoreIndex
+from efface.model.kept import SCHEMA, another_core, tampered
 from efface.model.request import Request, Whom
 from efface.network import saved
 from efface.network.activations import ActivationCache, Activations
@@ -29,8 +30,6 @@ from efface.parts.part import Change, UserPart, require_training_data
 from efface.parts.table import part_named
 from efface.parts.training_set import TrainingSet
 from efface.progress import Progress
-
-SCHEMA = "efface.model/1"
 
 
 class MixedLinear:
@@ -87,7 +86,7 @@ class MixedLinear:
             )
         self.calibrate(calibration, progress=progress)
         everything = records if replay is None else records + replay
-        data = TrainingSet(records, replay, self.core.labels(everything))
+        data = TrainingSet(records, replay, self.core.labels(everything).numpy())
         self.data, self.solution = data, None
         # Before the return below, so that records added later meet the same model.
         self.user.meet_replay(replay is not None and len(replay) > 0)
@@ -162,23 +161,22 @@ class MixedLinear:
         progress: Progress | None = None,
     ) -> Certificate:
         """A request as it is, with the guarantee that was decided for it."""
-        data, index = require_training_data(self.data), self.core_index
-        staying = index.check(request, user_part_only=user_part_only)
-        core = data.core_ids | index.ids
-        positions = request.positions(data.records, core=core, forgotten=self.forgotten)
-        if len(positions) == len(data.records):
-            change = self.user.forget_everything(data)
-        else:
-            if guarantee is None and self.user.noisy:
-                guarantee = self.plan()
-            options: dict[str, Any] = {"procedure": procedure, "test_seed": test_seed}
-            change = self.user.forget(data, positions, guarantee, progress=progress, **options)
-        people = len({data.records[int(i)].owner for i in positions})
-        certificate = replace(change.certificate, num_in_core=staying, num_people=people)
-        when = datetime.now(UTC).isoformat(timespec="seconds")
-        self.forgotten.update({data.records[int(i)].id: when for i in positions})
-        self._take(change)
-        return certificate
+        options: dict[str, Any] = {"procedure": procedure, "test_seed": test_seed}
+        carried = carry_out(
+            self.user,
+            require_training_data(self.data),
+            self.core_index,
+            request,
+            guarantee,
+            user_part_only=user_part_only,
+            forgotten=self.forgotten,
+            plan=self.plan,
+            progress=progress,
+            **options,
+        )
+        self.forgotten.update(carried.gone)
+        self._take(carried.change)
+        return carried.certificate
 
     def _promised(self, guarantee: Guarantee | None) -> Guarantee | None:
         return guarantee or self.guarantee
@@ -227,7 +225,7 @@ class MixedLinear:
 
     def stage(self, records: Records, *, progress: Progress | None = None) -> TrainingSet:
         """What training needs of these records: quantised rows (compact) or activations (tangent)."""
-        part = TrainingSet(records, None, self.core.labels(records))
+        part = TrainingSet(records, None, self.core.labels(records).numpy())
         return self.user.samples(part, self.activations(records, progress=progress))
 
     def absorb(
@@ -332,15 +330,9 @@ class MixedLinear:
         values = files.read_json(directory / "model.json", SCHEMA)
         loaded = Core.load(directory if core is None else core, module)
         if loaded.digest != values.get("core_digest"):
-            raise FormatError(
-                f"{directory.name}: the user weights belong to another core.",
-                "restore core.safetensors and user.safetensors from the same save.",
-            )
+            raise another_core(directory)
         tensors = files.read_tensors(directory / "user.safetensors")
-        changed = FormatError(
-            f"the user weights in {directory.name} are not those that were saved.",
-            "restore the files from a copy; they were changed after saving.",
-        )
+        changed = tampered(directory)
         if tensors_digest(tensors, values.get("user")) != values.get("user_digest"):
             raise changed
         saved.check_user(values["user"])

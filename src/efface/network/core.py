@@ -20,7 +20,7 @@ from efface.alone import one_by_one
 from efface.data.pictures import Shown
 from efface.data.preprocess import Preprocess
 from efface.data.records import Records
-from efface.digests import tensors_digest
+from efface.digests import RememberedDigest, tensors_digest
 from efface.errors import BackboneError, EffaceError, FormatError, RecordError
 from efface.network import blocks, saved
 from efface.network.activations import ActivationCache, Activations, gather, own_copy
@@ -31,7 +31,7 @@ from efface.network.tail import Tail
 from efface.network.training import Stage
 from efface.progress import Progress
 
-SCHEMA = "efface.core/1"
+SCHEMA = saved.CORE_SCHEMA
 STATISTICS = "statistics."  # in the file, before the names of what folding kept of the prefix
 
 
@@ -150,6 +150,7 @@ class Core:
 
     def freeze(self) -> None:
         self._prefix_digest: str | None = None  # the weights may have moved
+        self._digest = RememberedDigest()
         for module in (self.prefix, self.tail):
             module.eval().requires_grad_(False)
 
@@ -182,7 +183,8 @@ class Core:
                     f"{arrays[0].shape[1]} × {arrays[0].shape[2]}.",
                     "set a resize and crop in the preprocessing.",
                 )
-        return torch.from_numpy(_stack(arrays))
+        nothing = np.zeros((0, 1, 1, 1), dtype=np.float32)
+        return torch.from_numpy(np.stack(arrays) if arrays else nothing)
 
     @torch.no_grad()
     def activations(
@@ -295,7 +297,7 @@ class Core:
     @property
     def digest(self) -> str:
         """SHA-256 of the weights and settings: the same before and after fitting and forgetting."""
-        return tensors_digest(self.tensors, self.settings)
+        return self._digest(self.tensors, self.settings)
 
     @property
     def prefix_digest(self) -> str:
@@ -394,7 +396,3 @@ def _has_digests(values: dict[str, Any], tensors: dict[str, Tensor]) -> bool:
 
 def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)}
-
-
-def _stack(arrays: list[np.ndarray]) -> np.ndarray:
-    return np.stack(arrays) if arrays else np.zeros((0, 1, 1, 1), dtype=np.float32)

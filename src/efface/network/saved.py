@@ -14,6 +14,8 @@ from typing import Any, NoReturn
 
 from efface.errors import FormatError
 
+CORE_SCHEMA = "efface.core/1"
+
 WIDEST, DEEPEST, LARGEST_IMAGE = 1 << 17, 1 << 10, 1 << 13  # of any network that is meant seriously
 MOST_CLASSES = 1 << 20
 WIDE = (-(2.0**62), 2.0**62)

@@ -2,7 +2,7 @@
 
 ``compact`` and ``tangent`` are the two there are; a third is one more folder beside them and one more entry
 in ``parts/table.py``. Whatever differs between parts is asked of them here: no other room tests which one it
-has before it.
+has before it. A :class:`Forgetter` is the half of one that carries requests out.
 """
 
 from __future__ import annotations
@@ -11,23 +11,26 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from torch import Tensor
 
-from efface.data.pictures import Shown
-from efface.data.records import Records
 from efface.errors import EffaceError
 from efface.guarantee.apriori import RequestHistory, StatePolicy
 from efface.guarantee.certificates import Certificate, ExactCertificate, Given
 from efface.guarantee.checks import Check
 from efface.guarantee.promise import Guarantee
-from efface.linear.solution import Solution
-from efface.network.activations import ActivationCache, Activations
-from efface.network.core import Core
 from efface.parts.training_set import TrainingSet
 from efface.progress import Progress
+
+if TYPE_CHECKING:  # a part that only forgets needs no network, and does not load one
+    from torch import Tensor
+
+    from efface.data.pictures import Shown
+    from efface.data.records import Records
+    from efface.linear.solution import Solution
+    from efface.network.activations import ActivationCache, Activations
+    from efface.network.core import Core
 
 
 @dataclass(frozen=True)
@@ -52,11 +55,10 @@ class Agreement:
     first: int | None = None
 
 
-class UserPart(ABC):
-    """f(x) = (what is kept of) f_core(x) + something linear in the part's weights. Abstract.
+class Forgetter(ABC):
+    """What a workspace asks of a part to carry a request out: no network is needed for that. Abstract.
 
-    A part is zero until it is fitted, so that the model is the core's. ``shifts`` and ``history`` tell of its
-    noisy releases so far; a part that adds no noise has none.
+    ``shifts`` and ``history`` tell of its noisy releases so far; a part that adds no noise has none.
     """
 
     kind: ClassVar[str]  # its name, in files and options
@@ -64,12 +66,80 @@ class UserPart(ABC):
     keeps_activations: ClassVar[bool]  # what it needs of a record: boundary activations, or rows
     secret_file: ClassVar[str | None] = None  # in private/: weights without noise
 
-    core: Core
-    target_scale: float
     mu: float | None  # the ridge, or
     total_ridge: float | None = None  # λ = n μ, where that is what is fixed
     shifts: tuple[float, ...] = ()
     history: RequestHistory = RequestHistory()
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Forget everything: the weights are 0."""
+
+    @abstractmethod
+    def forget(
+        self,
+        data: TrainingSet,
+        positions: np.ndarray,
+        guarantee: Guarantee | None,
+        *,
+        procedure: Any = None,
+        test_seed: bytes | None = None,
+        progress: Progress | None = None,
+    ) -> Change:
+        """Take the user records at ``positions`` out of the weights, but not all of them."""
+
+    def forget_everything(self, data: TrainingSet) -> Change:
+        """The weights are 0, and the model is the core."""
+        self.reset()
+        certificate = ExactCertificate(
+            self.statistics_digest,
+            self.weights_digest,
+            num_retained=0,
+            num_forgotten=len(data.records),
+            solve_residual=0.0,
+            weights_proved=True,
+            given=self.given,
+        )
+        return Change(data.without(np.arange(len(data.records))), certificate, None)
+
+    @classmethod
+    @abstractmethod
+    def promise(
+        cls, epsilon: float, delta: float, sigma: float | None, d: int, state: StatePolicy | str
+    ) -> Guarantee:
+        """The guarantee for d weights, or an error that says what is missing."""
+
+    @property
+    @abstractmethod
+    def statistics_digest(self) -> str:
+        """Of the sums that the weights follow from, where there are any."""
+
+    @property
+    @abstractmethod
+    def weights_digest(self) -> str: ...
+
+    @property
+    def given(self) -> Given | None:
+        """What an exact certificate is relative to."""
+        return None
+
+    @abstractmethod
+    def save_private(self, folder: Path) -> None:
+        """Write what later requests need beside the weights."""
+
+    @abstractmethod
+    def load_private(self, folder: Path) -> None:
+        """The inverse."""
+
+
+class UserPart(Forgetter):
+    """f(x) = (what is kept of) f_core(x) + something linear in the part's weights. Abstract.
+
+    A part is zero until it is fitted, so that the model is the core's.
+    """
+
+    core: Core
+    target_scale: float
 
     # --- the linear model -------------------------------------------------------------------------
 
@@ -111,7 +181,7 @@ class UserPart(ABC):
         """
         return False
 
-    def meet_replay(self, replayed: bool) -> None:  # noqa: B027
+    def meet_replay(self, replayed: bool) -> None:
         """Told once, before the first fit: whether core records are among the training records."""
 
     @abstractmethod
@@ -122,24 +192,7 @@ class UserPart(ABC):
     def learn(self, data: TrainingSet, progress: Progress | None = None) -> Solution:
         """Fit the weights on such a set, from nothing."""
 
-    @abstractmethod
-    def reset(self) -> None:
-        """Forget everything: the weights are 0."""
-
     # --- requests: on any error the part is as it was ---------------------------------------------
-
-    @abstractmethod
-    def forget(
-        self,
-        data: TrainingSet,
-        positions: np.ndarray,
-        guarantee: Guarantee | None,
-        *,
-        procedure: Any = None,
-        test_seed: bytes | None = None,
-        progress: Progress | None = None,
-    ) -> Change:
-        """Take the user records at ``positions`` out of the weights, but not all of them."""
 
     @abstractmethod
     def add(
@@ -154,20 +207,6 @@ class UserPart(ABC):
     ) -> Change:
         """Take more user records in."""
 
-    def forget_everything(self, data: TrainingSet) -> Change:
-        """The weights are 0, and the model is the core."""
-        self.reset()
-        certificate = ExactCertificate(
-            self.statistics_digest,
-            self.weights_digest,
-            num_retained=0,
-            num_forgotten=len(data.records),
-            solve_residual=0.0,
-            weights_proved=True,
-            given=self.given,
-        )
-        return Change(data.without(np.arange(len(data.records))), certificate, None)
-
     @abstractmethod
     def plan(
         self,
@@ -179,28 +218,7 @@ class UserPart(ABC):
     ) -> Guarantee:
         """What later requests promise; σ, if it is not given, from core samples alone."""
 
-    @classmethod
-    @abstractmethod
-    def promise(
-        cls, epsilon: float, delta: float, sigma: float | None, d: int, state: StatePolicy | str
-    ) -> Guarantee:
-        """The guarantee for d weights, or an error that says what is missing."""
-
     # --- what is proved ---------------------------------------------------------------------------
-
-    @property
-    @abstractmethod
-    def statistics_digest(self) -> str:
-        """Of the sums that the weights follow from, where there are any."""
-
-    @property
-    @abstractmethod
-    def weights_digest(self) -> str: ...
-
-    @property
-    def given(self) -> Given | None:
-        """What an exact certificate is relative to."""
-        return None
 
     def first_certificate(
         self, data: TrainingSet, solution: Solution | None
@@ -238,14 +256,6 @@ class UserPart(ABC):
         cls, core: Core, settings: Mapping[str, Any], tensors: Mapping[str, Tensor]
     ) -> UserPart:
         """The part that ``settings`` and ``tensors`` describe; they come from a file."""
-
-    @abstractmethod
-    def save_private(self, folder: Path) -> None:
-        """Write what later requests need beside the weights."""
-
-    @abstractmethod
-    def load_private(self, folder: Path) -> None:
-        """The inverse."""
 
 
 def require_training_data(data: TrainingSet | None) -> TrainingSet:

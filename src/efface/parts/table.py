@@ -1,30 +1,54 @@
-"""The user parts by name: the one place that knows which there are."""
+"""The user parts by name: the one place that knows which there are.
+
+Each is loaded when it is asked for: a part that only forgets needs no network, and so no torch.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from efface.errors import EffaceError
-from efface.parts.compact.user import CompactUser
-from efface.parts.compact.view import CompactView
-from efface.parts.part import UserPart
-from efface.parts.tangent.user import TangentUser
-from efface.parts.tangent.view import TangentView
-from efface.parts.view import LinearView
 
-PARTS: dict[str, type[UserPart]] = {part.kind: part for part in (CompactUser, TangentUser)}
-VIEWS: dict[str, type[LinearView[Any]]] = {
-    CompactUser.kind: CompactView,
-    TangentUser.kind: TangentView,
+if TYPE_CHECKING:
+    from efface.parts.part import Forgetter, UserPart
+    from efface.parts.view import LinearView
+
+PARTS = {
+    "compact": "efface.parts.compact.user:CompactUser",
+    "tangent": "efface.parts.tangent.user:TangentUser",
+}
+# Parts whose requests need their files alone; all others load the whole model.
+STORED = {"compact": "efface.parts.compact.summed:StoredSums"}
+VIEWS = {
+    "compact": "efface.parts.compact.view:CompactView",
+    "tangent": "efface.parts.tangent.view:TangentView",
 }
 
 
 def part_named(kind: str) -> type[UserPart]:
-    if kind not in PARTS:
-        raise EffaceError(f"unknown user part {kind!r}.", f"use one of {', '.join(sorted(PARTS))}.")
-    return PARTS[kind]
+    part: type[UserPart] = _load(PARTS, kind)
+    return part
+
+
+def stored_part(kind: str) -> type[Any] | None:
+    """The part as its files have it: it forgets without a network. None where that cannot be."""
+    return _load(STORED, kind) if kind in STORED else None
+
+
+def forgetter_named(kind: str) -> type[Forgetter]:
+    """What can be asked about a part's requests before one is made."""
+    return stored_part(kind) or part_named(kind)
 
 
 def view_of(part: UserPart) -> LinearView[Any]:
     """The part as a linear problem."""
-    return VIEWS[part.kind](part)
+    view: LinearView[Any] = _load(VIEWS, part.kind)(part)
+    return view
+
+
+def _load(table: dict[str, str], kind: str) -> Any:
+    if kind not in table:
+        raise EffaceError(f"unknown user part {kind!r}.", f"use one of {', '.join(sorted(PARTS))}.")
+    module, _, name = table[kind].partition(":")
+    return getattr(import_module(module), name)

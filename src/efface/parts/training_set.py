@@ -5,20 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from efface import files
 from efface.data.records import Records
 from efface.data.stored_records import CORE_COLUMNS, StoredRecords, columns_of
 from efface.errors import FormatError
-from efface.network.activations import ActivationCache, Activations
 from efface.network.saved import is_digest
 from efface.parts.compact.rows import Rows
 from efface.parts.compact.stored_rows import StoredRows
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from efface.network.activations import ActivationCache, Activations
 
 SCHEMA = "efface.records/2"
 ROWS = "rows.json"
@@ -28,19 +31,27 @@ ROWS = "rows.json"
 class TrainingSet:
     """User records first, then replayed core records, each with what its user part needs.
 
-    That is its ``activations`` at the boundary (tangent) or its quantised ``rows`` (compact). ``looks`` are
-    perceptual hashes of the user records, in order, where they have been taken (a workspace does).
+    That is its ``activations`` at the boundary (tangent) or its quantised ``rows`` (compact). ``indices`` are
+    the labels' places in the class list, ``looks`` perceptual hashes of the user records, in order, where
+    they have been taken (a workspace does).
     """
 
     records: Records
     replay: Records | None
-    labels: Tensor  # (n,)
+    indices: NDArray[np.int64]  # (n,)
     activations: Activations | None = None
     rows: Rows | StoredRows | None = None
     looks: tuple[str, ...] | None = None
 
     def __len__(self) -> int:
-        return len(self.labels)
+        return len(self.indices)
+
+    @property
+    def labels(self) -> Tensor:
+        """``indices`` as a tensor, (n,)."""
+        import torch
+
+        return torch.from_numpy(self.indices)
 
     @property
     def digests(self) -> tuple[str, ...]:
@@ -65,7 +76,7 @@ class TrainingSet:
         return replace(
             self,
             records=self.records[stay],
-            labels=self.labels[torch.from_numpy(keep)],
+            indices=self.indices[keep],
             activations=None if activations is None else select(activations, keep),
             rows=None if self.rows is None else self.rows.without(forget),
             looks=None if self.looks is None else tuple(self.looks[i] for i in stay),
@@ -85,7 +96,7 @@ class TrainingSet:
         return replace(
             self,
             records=self.records + part.records,
-            labels=torch.cat([self.labels[:at], part.labels, self.labels[at:]]),
+            indices=np.concatenate([self.indices[:at], part.indices, self.indices[at:]]),
             activations=activations,
             rows=rows,
             looks=None if self.looks is None or part.looks is None else self.looks + part.looks,
@@ -130,7 +141,7 @@ class TrainingSet:
                 f"records.json in {directory} has {len(looks)} looks for {len(records)} records."
             )
             raise FormatError(message, "restore it from a copy.")
-        data = cls(records, replay, torch.from_numpy(np.concatenate(labels)), looks=looks)
+        data = cls(records, replay, np.concatenate(labels), looks=looks)
         if not (directory / ROWS).is_file():
             return data
         return replace(data, rows=StoredRows.load(directory / ROWS, buckets, data.digests))
@@ -147,13 +158,17 @@ def _check_columns(columns: dict[str, Any]) -> None:
 
 def select(activations: Activations, index: np.ndarray) -> Activations:
     """Some rows: still a memory map if it was one, else a copy (so that the others can be freed)."""
-    if isinstance(activations, Tensor):
+    import torch
+
+    if isinstance(activations, torch.Tensor):
         return activations[torch.from_numpy(index)]
     return activations.select(index)  # type: ignore[attr-defined]
 
 
 def joined(data: TrainingSet, new: TrainingSet, cache: ActivationCache | None) -> Activations:
     """The activations of both, in the order of ``TrainingSet.plus``."""
+    import torch
+
     if cache is not None:
         replay = () if data.replay is None else data.replay.digests
         return cache.rows((*data.records.digests, *new.records.digests, *replay))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+from typing import TYPE_CHECKING
 
 from safetensors import SafetensorError
 
 from efface import files
-from efface.model.mixed_linear import MixedLinear
 from efface.parts.training_set import TrainingSet
 from efface.workspace.disk import explaining_the_disk
 from efface.workspace.forgotten import KEY, Forgotten, new_key, save_key
@@ -17,6 +17,9 @@ from efface.workspace.ledger import Action, Milestone, reach, sync_directory
 from efface.workspace.protocol import RequestProtocol
 from efface.workspace.published import Current, current
 from efface.workspace.store import fill_cache, settings_of
+
+if TYPE_CHECKING:
+    from efface.model.mixed_linear import MixedLinear
 
 
 def build(

@@ -8,13 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-from torch import nn
+from typing import TYPE_CHECKING, Any
 
 from efface import files
 from efface.errors import FormatError, LedgerError
-from efface.network.activations import ActivationCache
 from efface.network.saved import is_digest
 from efface.parts.compact.stored_rows import bucket_names as listed_buckets
 from efface.parts.training_set import ROWS as ROWS_INDEX
@@ -25,6 +22,11 @@ from efface.workspace.manifest import NAME as MANIFEST
 from efface.workspace.manifest import Manifest
 from efface.workspace.paths import Paths
 from efface.workspace.published import CURRENT, Current, current
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from efface.network.activations import ActivationCache
 
 SCHEMA = "efface.workspace/3"
 FOLDERS = {  # whatever the umask; what is served or published can be read
@@ -79,6 +81,8 @@ class Inventory:
         values = self.settings["activations"]
         if values is None:
             return None
+        from efface.network.activations import ActivationCache
+
         folder, recover = self.paths.activations, not self.only_looks
         return ActivationCache(folder, values["prefix_digest"], values["shape"], recover=recover)
 

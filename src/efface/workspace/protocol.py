@@ -11,20 +11,23 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
 
 from efface import files
 from efface.errors import EffaceError, Interrupted
 from efface.guarantee.certificates import Certificate
-from efface.model.mixed_linear import MixedLinear
 from efface.progress import Progress
 from efface.workspace import superseded
 from efface.workspace.disk import explaining_the_disk, is_disk, is_full, remove, told
 from efface.workspace.ledger import Action, Intent, Milestone, reach, sync_directory
 from efface.workspace.published import CURRENT, SCHEMA, Current
 from efface.workspace.store import Store
+
+if TYPE_CHECKING:
+    from efface.model.kept import KeptModel
+    from efface.model.mixed_linear import MixedLinear
 
 
 @dataclass(frozen=True)
@@ -109,13 +112,14 @@ class RequestProtocol:
 
     def _compute(
         self, intent: Intent, progress: Progress | None
-    ) -> tuple[MixedLinear, Certificate | None]:
-        model = self.store.model()
+    ) -> tuple[MixedLinear | KeptModel, Certificate | None]:
         if intent.action is Action.FORGET:
             assert intent.request is not None
+            kept = self.store.kept_model()
             # Whether the user part alone was agreed to was checked when the request came.
             options: dict[str, Any] = {"user_part_only": True, "progress": progress}
-            return model, model.carry_out(intent.request, intent.guarantee, **options)
+            return kept, kept.carry_out(intent.request, intent.guarantee, **options)
+        model = self.store.model()
         part = self.store.staged()
         if model.cache is not None:
             assert part.activations is not None

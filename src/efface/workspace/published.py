@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-
-from torch import nn
+from typing import TYPE_CHECKING
 
 from efface import files
 from efface.errors import FormatError
-from efface.model.mixed_linear import MixedLinear
-from efface.network.activations import ActivationCache
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from efface.model.mixed_linear import MixedLinear
+    from efface.network.activations import ActivationCache
 
 CURRENT = "CURRENT"
 SCHEMA = "efface.current/2"
@@ -55,6 +58,10 @@ def load(
 
     Its predictions are bit-equal to those of the model that was saved.
     """
+    from efface.model.mixed_linear import (
+        MixedLinear,  # torch and all: only whoever predicts needs it
+    )
+
     directory = Path(directory)
     while True:
         published = current(directory)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from efface import files
 from efface.data.looks import looks_of
@@ -26,10 +26,9 @@ from efface.guarantee.certificates import (
 from efface.guarantee.promise import Guarantee
 from efface.model.core_index import SCHEMA as CORE_RECORDS_SCHEMA
 from efface.model.core_index import CoreIndex
-from efface.model.mixed_linear import MixedLinear
-from efface.network.activations import ActivationCache
-from efface.parts.part import UserPart, require_training_data
-from efface.parts.table import part_named
+from efface.model.kept import KeptModel
+from efface.parts.part import Forgetter, require_training_data
+from efface.parts.table import forgetter_named, stored_part
 from efface.parts.training_set import TrainingSet
 from efface.version import VERSION
 from efface.workspace import superseded
@@ -42,6 +41,10 @@ from efface.workspace.manifest import Manifest, digests_of
 from efface.workspace.paths import ROWS
 from efface.workspace.published import current, load
 from efface.workspace.superseded import CERTIFICATE_SCHEMA
+
+if TYPE_CHECKING:
+    from efface.model.mixed_linear import MixedLinear
+    from efface.network.activations import ActivationCache
 
 STATE_SCHEMA = "efface.state/1"
 GUARANTEE_SCHEMA = "efface.guarantee/1"
@@ -88,9 +91,9 @@ class Store:
         return CoreIndex.from_dict(values, self.inventory.key)
 
     @property
-    def part(self) -> type[UserPart]:
-        """The kind of user part that the model has."""
-        return part_named(self.inventory.settings["user"])
+    def part(self) -> type[Forgetter]:
+        """The kind of user part that the model has, as far as requests go."""
+        return forgetter_named(self.inventory.settings["user"])
 
     @property
     def guarantee(self) -> Guarantee | None:
@@ -152,6 +155,27 @@ class Store:
         model.data = data
         return model
 
+    @property
+    def num_weights(self) -> int:
+        """d, of the published user part."""
+        if stored_part(self.inventory.settings["user"]) is None:
+            model = load(self.paths.root, module=self.inventory.module)
+            return int(model.user.num_weights)
+        core, release = self.inventory.current.folders(self.paths.root)
+        return int(KeptModel.load(release, core).user.num_weights)
+
+    def kept_model(self) -> MixedLinear | KeptModel:
+        """:meth:`model`, without its network where forgetting needs none."""
+        if stored_part(self.inventory.settings["user"]) is None:
+            return self.model()
+        current = self.inventory.current
+        core, release = current.folders(self.paths.root)
+        model = KeptModel.load(release, core)
+        model.data, model.index = self.data, self.core_index
+        model.user.shifts, model.user.history = self.shifts, self.history
+        model.user.load_private(self.paths.private(current.release))
+        return model
+
     def drop(self) -> None:
         """Do not hold ``data`` any more: another release is published."""
         self._held = None
@@ -187,7 +211,7 @@ class Store:
     def write(
         self,
         number: int,
-        model: MixedLinear,
+        model: MixedLinear | KeptModel,
         certificate: Certificate | None,
         forgotten: Forgotten,
         core: int,
@@ -214,7 +238,7 @@ class Store:
             sync_directory(folder)
             sync_directory(folder.parent)
 
-    def _write_private(self, number: int, model: MixedLinear) -> None:
+    def _write_private(self, number: int, model: MixedLinear | KeptModel) -> None:
         private, data = self.paths.private(number), require_training_data(model.data)
         data.save(private, self.paths.buckets)
         if data.rows is not None:

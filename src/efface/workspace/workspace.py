@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Unpack
-
-from torch import nn
+from typing import TYPE_CHECKING, Any, Unpack
 
 from efface import files
 from efface.data.looks import looks_of
@@ -17,7 +15,6 @@ from efface.guarantee.apriori import StatePolicy
 from efface.guarantee.certificates import Certificate
 from efface.guarantee.promise import Guarantee
 from efface.model.core_index import CoreIndex
-from efface.model.mixed_linear import MixedLinear
 from efface.model.request import Request, Whom, meant
 from efface.parts.part import require_training_data
 from efface.parts.training_set import TrainingSet
@@ -30,6 +27,11 @@ from efface.workspace.ledger import Action, Intent, Milestone, reach
 from efface.workspace.protocol import RequestProtocol, Result
 from efface.workspace.published import current, load
 from efface.workspace.store import Store
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from efface.model.mixed_linear import MixedLinear
 
 
 @dataclass(frozen=True)
@@ -350,5 +352,5 @@ class Workspace:
             sigma = settings["sigma"]
         d = settings["num_weights"] or 0
         if not d and sigma is not None:
-            d = load(self.path, module=self.inventory.module).user.num_weights
+            d = self.store.num_weights
         return part.promise(epsilon, delta, sigma, d, state)

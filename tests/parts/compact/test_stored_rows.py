@@ -109,8 +109,8 @@ def test_only_the_buckets_of_the_records_are_read_and_written(
     rows = written(StoredRows.of(rows_of(names), digests_of(names)), tmp_path)
     before = set(used(tmp_path))
     read: list[Path] = []
-    original = files.read_tensors
-    monkeypatch.setattr(files, "read_tensors", lambda path: (read.append(path), original(path))[1])
+    original = files.read_arrays
+    monkeypatch.setattr(files, "read_arrays", lambda path: (read.append(path), original(path))[1])
     assert_same(rows.select(np.array([7])), rows_of([7]))
     assert len(read) == 1
     after = written(rows.without(np.array([7])), tmp_path)

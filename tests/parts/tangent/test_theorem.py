@@ -153,7 +153,7 @@ def test_every_request_counts_and_forgotten_records_count_too() -> None:
     """The constants are those of the records before the request: here the one that goes is the worst."""
     user, x = user_of("cnn", 0.05), samples("cnn")
     x[2] *= 100
-    data = TrainingSet(cases.tiny_records(8), None, LABELS, activations=x)
+    data = TrainingSet(cases.tiny_records(8), None, LABELS.numpy(), activations=x)
     guarantee = Guarantee.plan(1.0, 1e-5, sigma=1.0, d=user.operator.d)
     outcome = user.outcome(data, np.array([2]), guarantee)
     first = outcome.certificate.private()["apriori"]

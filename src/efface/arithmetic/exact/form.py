@@ -15,6 +15,7 @@ from torch import Tensor
 
 from efface.arithmetic.exact.exact_mode import ExactMode, exact, probe
 from efface.arithmetic.form import Form
+from efface.arithmetic.kinds import ARITHMETIC, EXACT
 from efface.data.pictures import Shown
 from efface.linear.projection import Projection
 from efface.linear.taps import Tapper, taps_of
@@ -27,8 +28,8 @@ from efface.network.tail import Tail
 class ExactForm(Form):
     """See the module. One record at a time; the number of threads does not matter."""
 
-    arithmetic = "integer"
-    kind = "exact"
+    kind = EXACT
+    arithmetic = ARITHMETIC[kind]
 
     @staticmethod
     def problem(core: Core) -> str | None:

@@ -30,6 +30,7 @@ from efface.arithmetic.integer.ops import NoIntegerForm, Op, read
 from efface.arithmetic.integer.self_test import check_gradient, check_graph
 from efface.arithmetic.integer.sums import LEAST, power
 from efface.arithmetic.integer.tail import IntegerTail, projection_exponents
+from efface.arithmetic.kinds import ARITHMETIC, INTEGER
 from efface.data.pictures import Shown
 from efface.data.preprocess import Preprocess
 from efface.errors import FormatError
@@ -94,8 +95,8 @@ def pixel_source(preprocess: Preprocess) -> Source:
 class IntegerForm(Form):
     """See the module. ``find`` makes one; ``load`` makes the same again from its settings."""
 
-    arithmetic = "integer"
-    kind = "integer"
+    kind = INTEGER
+    arithmetic = ARITHMETIC[kind]
 
     def __init__(self, core: Core, exponents: Exponents) -> None:
         super().__init__(core)

@@ -23,10 +23,7 @@ from efface.arithmetic.choice import (
 from efface.arithmetic.form import FloatForm, Form
 from efface.data.pictures import Shown
 from efface.data.records import Records
-from efface.digests import tensors_digest
-from efface.environment import environment
 from efface.errors import EffaceError
-from efface.guarantee.certificates import Given
 from efface.linear.projection import GRADIENTS, Projection, require_known
 from efface.network.activations import ActivationCache, Activations
 from efface.network.core import Core
@@ -36,11 +33,12 @@ from efface.parts.compact.power_map import PowerMap, require_power
 from efface.parts.compact.quantiser import Quantiser
 from efface.parts.compact.rows import Rows
 from efface.parts.compact.statistics import Statistics
+from efface.parts.compact.summed import Facts, Summed
 from efface.parts.part import UserPart
 from efface.progress import Progress
 
 
-class RowMaker(UserPart):
+class RowMaker(Summed, UserPart):
     """Records in, integers out. Abstract: ``CompactUser`` sums them up.
 
     Args:
@@ -61,10 +59,6 @@ class RowMaker(UserPart):
             network has such a form. ``MixedLinear.calibrate`` finds it, and ``form`` says which it is.
         form: the settings of the form, from a file.
     """
-
-    kind = "compact"
-    noisy = False
-    keeps_activations = False
 
     def __init__(
         self,
@@ -191,11 +185,6 @@ class RowMaker(UserPart):
     def _core_targets(self, labels: Tensor) -> np.ndarray:
         return one_hot(labels, len(self.core.classes), self.target_scale).numpy()
 
-    @property
-    def target_quantiser(self) -> Quantiser:
-        """±8 target scales on 16 bits: a step of about 0.001 for targets of 5."""
-        return Quantiser.uniform(len(self.core.classes), 8 * self.target_scale, 16)
-
     def _require_calibrated(self) -> tuple[Projection, Quantiser, Statistics]:
         if self.projection is None or self.quantiser is None or self.statistics is None:
             raise EffaceError(
@@ -203,12 +192,6 @@ class RowMaker(UserPart):
                 "call model.calibrate() or model.fit() first.",
             )
         return self.projection, self.quantiser, self.statistics
-
-    def no_statistics(self) -> Statistics:
-        """The sums of no rows."""
-        assert self.projection is not None
-        size = self.projection.num_features
-        return Statistics(size, len(self.core.classes), bits=self.bits)
 
     # --- rows, statistics, weights ----------------------------------------------------------------
 
@@ -271,20 +254,14 @@ class RowMaker(UserPart):
     # --- files ------------------------------------------------------------------------------------
 
     @property
-    def given(self) -> Given:
-        """What a certificate of this part is relative to."""
-        core = self.core
-        settings = {k: v for k, v in self.settings.items() if k != "layers"}
-        return Given(
-            arithmetic=self.form.arithmetic,
-            core_digest=core.digest,
-            calibration_digest=tensors_digest(self.calibration_tensors, settings),
-            classes_digest=tensors_digest({}, {"classes": list(core.classes)}),
-            preprocess_digest=tensors_digest({}, core.backbone.preprocess.to_dict()),
-            ridge=self.total_ridge if self.mu is None else None,
-            mu=self.mu,
-            environment=environment(integer=self.form.arithmetic == "integer"),
-        )
+    def classes(self) -> tuple[str, ...]:
+        return self.core.classes
+
+    @property
+    def facts(self) -> Facts:
+        """What a certificate of this part names."""
+        core, prep = self.core, self.core.backbone.preprocess.to_dict()
+        return Facts(self.form.arithmetic, core.digest, prep)
 
     @property
     def settings(self) -> dict[str, Any]:

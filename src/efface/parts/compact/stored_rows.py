@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from safetensors.torch import save
+from safetensors.numpy import save
 
 from efface import files
 from efface.errors import FormatError
@@ -108,8 +107,8 @@ class StoredRows:
             return bucket
         if not bucket.is_file():
             raise FormatError(f"rows are missing: {bucket.name}.", RESTORE)
-        tensors = files.read_tensors(bucket)
-        rows = Rows(tensors["features"].numpy(), tensors["targets"].numpy())
+        arrays = files.read_arrays(bucket)
+        rows = Rows(arrays["features"], arrays["targets"])
         if len(rows) != int((self._where[0] == b).sum()):
             raise FormatError(
                 f"{bucket.name} has {len(rows)} rows, not as many as records.", RESTORE
@@ -146,7 +145,7 @@ def _write(bucket: Bucket, folder: Path) -> str:
         assert bucket.parent == folder
         return bucket.name
     arrays = {"features": bucket.features, "targets": bucket.targets}
-    data = save({k: torch.from_numpy(np.ascontiguousarray(v)) for k, v in arrays.items()})
+    data = save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
     name = f"{hashlib.sha256(data).hexdigest()}.safetensors"
     files.write_bytes(folder / name, data)
     return name

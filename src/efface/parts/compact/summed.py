@@ -1,0 +1,359 @@
+"""The half of the compact part that forgets: integer sums, and the weights that follow from them.
+
+Forgetting subtracts the records' integers from the sums and solves again. No network has a part in it, and
+this module loads none: numbers are numpy's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from efface import files
+from efface.arithmetic.kinds import ARITHMETIC, FLOAT
+from efface.digests import tensors_digest
+from efface.environment import environment
+from efface.errors import EffaceError, GuaranteeError
+from efface.guarantee import noise
+from efface.guarantee.apriori import StatePolicy
+from efface.guarantee.certificates import Difference, ExactCertificate, Given, reached
+from efface.guarantee.promise import Guarantee
+from efface.parts.compact.quantiser import Quantiser
+from efface.parts.compact.ridge import RidgeSolution, solve
+from efface.parts.compact.rows import Rows
+from efface.parts.compact.statistics import Statistics
+from efface.parts.part import Change, Forgetter
+from efface.parts.training_set import TrainingSet
+from efface.progress import Progress
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+STATISTICS = "statistics.safetensors"
+TARGET_BITS = 16
+
+
+class Direction(Enum):
+    IN, OUT = "in", "out"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a certificate names of the core and of the numbers that rows are computed in."""
+
+    arithmetic: str  # "integer" or "float32"
+    core_digest: str
+    preprocess: Mapping[str, Any]
+
+
+class Summed(Forgetter):
+    """Sums and weights; see the module. Abstract: where scales and the core's name come from is left open."""
+
+    kind = "compact"
+    noisy = False
+    keeps_activations = False
+
+    quantiser: Quantiser | None
+    target_scale: float
+    statistics: Statistics | None
+    # (k, c) float32; float64 with noise on it, and in files of earlier versions.
+    theta: np.ndarray | None
+    weights_proved: bool | None  # of the last solve; None: not solved here
+
+    @property
+    @abstractmethod
+    def classes(self) -> tuple[str, ...]: ...
+
+    @property
+    @abstractmethod
+    def facts(self) -> Facts: ...
+
+    @property
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """Plain values, for JSON: what the predictions depend on beside the tensors."""
+
+    @property
+    @abstractmethod
+    def calibration_tensors(self) -> Mapping[str, Tensor] | Mapping[str, np.ndarray]:
+        """Bases and scales, for files."""
+
+    @property
+    def num_features(self) -> int:
+        return 0 if self.quantiser is None else len(self.quantiser.scale)
+
+    @property
+    def num_weights(self) -> int:
+        return self.num_features * len(self.classes)
+
+    @property
+    def target_quantiser(self) -> Quantiser:
+        """±8 target scales on 16 bits: a step of about 0.001 for targets of 5."""
+        return Quantiser.uniform(len(self.classes), 8 * self.target_scale, TARGET_BITS)
+
+    def require_sums(self) -> tuple[Quantiser, Statistics]:
+        if self.quantiser is None or self.statistics is None:
+            raise EffaceError(
+                "the compact user part has no bases and scales yet.",
+                "call model.calibrate() or model.fit() first.",
+            )
+        return self.quantiser, self.statistics
+
+    def no_statistics(self) -> Statistics:
+        """The sums of no rows."""
+        assert self.quantiser is not None
+        return Statistics(self.num_features, len(self.classes), bits=self.quantiser.bits)
+
+    # --- sums and weights -------------------------------------------------------------------------
+
+    def put_in(self, rows: Rows) -> RidgeSolution:
+        """Take samples in, and solve; if that fails they are out again."""
+        statistics = self.require_sums()[1]
+        statistics.add(rows.features, rows.targets)
+        try:
+            return self.solve_sums()
+        except EffaceError:
+            statistics.remove(rows.features, rows.targets)
+            raise
+
+    def take_out(self, rows: Rows) -> RidgeSolution:
+        """Take samples out, exactly, and solve: the cost does not depend on how many remain.
+
+        If the solve fails they are in again, and the weights are as they were.
+        """
+        statistics = self.require_sums()[1]
+        statistics.remove(rows.features, rows.targets)
+        try:
+            # The certificate will ask for the digest: hashing leaves the interpreter to the solve.
+            with ThreadPoolExecutor(1) as beside:
+                beside.submit(statistics.digest)
+                return self.solve_sums()
+        except EffaceError:
+            statistics.add(rows.features, rows.targets)
+            raise
+
+    def solve_sums(self) -> RidgeSolution:
+        """The weights of the sums as they are, from now on this part's."""
+        result = self.solution_of(self.require_sums()[1])
+        self.theta, self.weights_proved = result.theta, result.proved
+        return result
+
+    def solution_of(self, statistics: Statistics) -> RidgeSolution:
+        """The weights of these sums, with this part's scales and ridge: λ itself, or μ times n."""
+        return solve(
+            statistics,
+            self.mu,
+            ridge=self.total_ridge if self.mu is None else None,
+            scale=self.require_sums()[0].scale,
+            target_scale=self.target_quantiser.scale,
+        ).checked()
+
+    @property
+    def ridge_mu(self) -> float:
+        """μ as given, or λ/n for the rows there are now."""
+        if self.mu is not None:
+            return self.mu
+        assert self.total_ridge is not None
+        return self.total_ridge / max(self.require_sums()[1].num_rows, 1)
+
+    def reset(self) -> None:
+        """Forget everything: no statistics, Θ = 0."""
+        if self.quantiser is not None:
+            self.statistics = self.no_statistics()
+        self.theta, self.weights_proved = None, True  # no rows: Θ = 0 exactly
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    def forget(
+        self,
+        data: TrainingSet,
+        positions: np.ndarray,
+        guarantee: Guarantee | None,
+        *,
+        procedure: Any = None,
+        test_seed: bytes | None = None,
+        progress: Progress | None = None,
+    ) -> Change:
+        """Subtract the records' integers and solve: exact. With a ``guarantee`` the weights get noise that
+        hides the difference to the release before."""
+        assert data.rows is not None
+        rows = data.rows.select(positions)
+        result, difference = self.changed(rows, Direction.OUT, guarantee, test_seed)
+        left = data.without(positions)
+        residual = result.relative_residual
+        certificate = self.certified(len(left), len(positions), residual, difference)
+        return Change(left, certificate, self.told(result))
+
+    def told(self, result: RidgeSolution) -> Any:
+        """The solution as a model hands it out; None where nobody asks for it."""
+        return None
+
+    def changed(
+        self, rows: Rows, way: Direction, guarantee: Guarantee | None, test_seed: bytes | None
+    ) -> tuple[RidgeSolution, Difference | None]:
+        """Rows in or out; with a ``guarantee``, noise on the weights after it.
+
+        The noise is for somebody who has the release before, too: the weights that would be released if
+        nothing had changed are solved for as well, and must be near enough to be hidden by it. If they
+        are not, GuaranteeError, and nothing is changed. The sums stay exact; the noise is in no other
+        place than the released weights.
+        """
+        change = self.put_in if way is Direction.IN else self.take_out
+        if guarantee is None:
+            return change(rows), None
+        served, proved = self.theta, self.weights_proved
+        statistics = self.require_sums()[1]
+        before = self.solution_of(statistics).theta
+        result = change(rows)
+        assert self.theta is not None
+        distance = float(np.linalg.norm(self.theta.astype(np.float64) - before))
+        difference = Difference(guarantee, distance, self.num_weights, test_seed is None)
+        if not difference.passed:
+            undo = statistics.remove if way is Direction.IN else statistics.add
+            undo(rows.features, rows.targets)
+            self.theta, self.weights_proved = served, proved
+            raise GuaranteeError(
+                f"epsilon {guarantee.epsilon} between the two releases asked for, "
+                f"{reached(difference.epsilon_bound)} reached; nothing was changed.",
+                f"raise sigma above {distance / guarantee.shift(self.num_weights):.2g}, or epsilon.",
+            )
+        self.theta = noise.release_on_grid(
+            self.theta, guarantee.sigma, guarantee.grid, test_seed=test_seed
+        ).values
+        return result, difference
+
+    def certified(
+        self,
+        num_retained: int,
+        num_forgotten: int,
+        residual: float,
+        difference: Difference | None = None,
+    ) -> ExactCertificate:
+        return ExactCertificate(
+            self.statistics_digest,
+            self.weights_digest,
+            num_retained,
+            num_forgotten,
+            residual,
+            difference,
+            self.weights_proved,
+            self.given,
+        )
+
+    @classmethod
+    def promise(
+        cls, epsilon: float, delta: float, sigma: float | None, d: int, state: StatePolicy | str
+    ) -> Guarantee:
+        """What hides the difference between two releases; σ is the caller's, nothing else needs it."""
+        if sigma is None:
+            fix = "no plan is needed; give sigma to hide the difference between releases, too."
+            raise EffaceError("the compact user part forgets exactly.", fix)
+        if d == 0:
+            raise EffaceError("the compact user part has no features yet.", "fit the model first.")
+        guarantee = Guarantee.plan(epsilon, delta, sigma, d, state)
+        if guarantee.state is not StatePolicy.SECRET:
+            fix = "leave the state secret: protect the workspace's private folder."
+            raise EffaceError("the compact user part keeps exact sums, which have no noise.", fix)
+        return guarantee
+
+    # --- what is proved ---------------------------------------------------------------------------
+
+    @property
+    def given(self) -> Given:
+        """What a certificate of this part is relative to."""
+        facts = self.facts
+        settings = {k: v for k, v in self.settings.items() if k != "layers"}
+        return Given(
+            arithmetic=facts.arithmetic,
+            core_digest=facts.core_digest,
+            calibration_digest=tensors_digest(self.calibration_tensors, settings),
+            classes_digest=tensors_digest({}, {"classes": list(self.classes)}),
+            preprocess_digest=tensors_digest({}, facts.preprocess),
+            ridge=self.total_ridge if self.mu is None else None,
+            mu=self.mu,
+            environment=environment(integer=facts.arithmetic == "integer"),
+        )
+
+    @property
+    def statistics_digest(self) -> str:
+        return self.require_sums()[1].digest()
+
+    @property
+    def weights_digest(self) -> str:
+        """SHA-256 of Θ's little-endian bytes, row by row: of float32, unless there is noise on them."""
+        theta = np.zeros(self.num_weights, np.float32) if self.theta is None else self.theta
+        kind = "<f4" if theta.dtype == np.float32 else "<f8"
+        return hashlib.sha256(np.ascontiguousarray(theta, dtype=kind).tobytes()).hexdigest()
+
+    # --- files ------------------------------------------------------------------------------------
+
+    def save_private(self, folder: Path) -> None:
+        """The sums."""
+        files.write_arrays(folder / STATISTICS, self.require_sums()[1].to_arrays())
+
+    def load_private(self, folder: Path) -> None:
+        arrays = files.read_arrays(folder / STATISTICS)
+        with files.as_saved(folder / STATISTICS):
+            self.statistics = Statistics.from_arrays(arrays)
+
+
+class StoredSums(Summed):
+    """The compact part as its files have it, without the network: it forgets, and cannot predict.
+
+    Args:
+        settings: of the user part, as they were saved.
+        arrays: of the user part: bases, scales and Θ.
+        classes: the core's, in order.
+        core_digest, preprocess: for certificates.
+    """
+
+    def __init__(
+        self,
+        settings: dict[str, Any],
+        arrays: Mapping[str, np.ndarray],
+        classes: Sequence[str],
+        core_digest: str,
+        preprocess: Mapping[str, Any],
+    ) -> None:
+        form = (settings.get("form") or {}).get("kind", FLOAT)
+        self._facts = Facts(ARITHMETIC[form], core_digest, preprocess)
+        self._settings, self._classes = settings, tuple(classes)
+        self._arrays = {name: array for name, array in arrays.items() if name != "theta"}
+        self.theta = arrays.get("theta")
+        self.weights_proved = None
+        self.mu, self.total_ridge = settings["mu"], settings["total_ridge"]
+        self.target_scale = settings["target_scale"]
+        begin = "quantiser."
+        scales = {n.removeprefix(begin): a for n, a in arrays.items() if n.startswith(begin)}
+        self.quantiser = Quantiser.from_arrays(scales) if scales else None
+        self.statistics = None
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self._classes
+
+    @property
+    def facts(self) -> Facts:
+        return self._facts
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return self._settings
+
+    @property
+    def calibration_tensors(self) -> Mapping[str, np.ndarray]:
+        return self._arrays
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What predictions need: bases, scales and Θ."""
+        theta = {} if self.theta is None or not self._arrays else {"theta": self.theta}
+        return self._arrays | theta
