@@ -10,7 +10,8 @@ import errno
 import functools
 import importlib
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Annotated, Any
 
@@ -27,16 +28,6 @@ was published · 4 a ledger or digest does not check · 130 interrupted. EFFACE_
 
 Start with: [bold]efface demo[/bold]"""
 
-app = typer.Typer(
-    name="efface",
-    help="Image classifiers that can forget: train on people's photos, take them out again, prove it.",
-    epilog=EPILOG,
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
 
 def _version(asked: bool) -> None:
     if asked:
@@ -44,7 +35,6 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _root(
     version: Annotated[
         bool,
@@ -110,13 +100,25 @@ def _plain(problem: BaseException) -> tuple[str, str] | None:
     return message, "check the path and the disk."
 
 
-def _register() -> None:
-    for name in REGISTRY:
+def build(names: Sequence[str] = REGISTRY) -> typer.Typer:
+    """The program with these of its commands."""
+    app = typer.Typer(
+        name="efface",
+        help="Image classifiers that can forget: train on people's photos, take them out again, prove it.",
+        epilog=EPILOG,
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_root)
+    for name in names:
         module = importlib.import_module(f"efface.commands.{name}")
         if hasattr(module, "MEMBERS"):
             app.add_typer(_group(module), name=name)
             continue
         app.command(name.replace("_", "-"), epilog=module.EXAMPLES)(guarded(getattr(module, name)))
+    return app
 
 
 def _group(module: ModuleType) -> typer.Typer:
@@ -133,9 +135,19 @@ def _group(module: ModuleType) -> typer.Typer:
     return group
 
 
-_register()
+def __getattr__(name: str) -> Any:
+    """``app``: the program with all commands, made when it is asked for."""
+    if name != "app":
+        raise AttributeError(f"module 'efface.cli' has no attribute {name!r}")
+    return _whole()
+
+
+@functools.cache
+def _whole() -> typer.Typer:
+    return build()
 
 
 def main() -> None:
-    """The ``efface`` program."""
-    app()
+    """The ``efface`` program. Of a command that is named first no others are loaded."""
+    first = sys.argv[1].replace("-", "_") if len(sys.argv) > 1 else ""
+    build([first] if first in REGISTRY else REGISTRY)()

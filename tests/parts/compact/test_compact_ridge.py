@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from scipy.linalg import cho_factor, cho_solve
 from sklearn.linear_model import Ridge
 from tests.reference import ridge_from_rows, ridge_system
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController, threadpool_limits
 
 from efface.errors import EffaceError
 from efface.parts.compact.factor import DOUBLE, SINGLE, Factor, blocks_of, factorise
 from efface.parts.compact.quantiser import Quantiser
 from efface.parts.compact.ridge import RidgeStatus, solve, solve_path
 from efface.parts.compact.statistics import Statistics
+from efface.parts.compact.workers import workers, working
 
 Arrays = tuple[np.ndarray, np.ndarray]
 FLOAT32 = 2.0**-23  # released weights are float32: twice its rounding
@@ -399,3 +400,21 @@ def test_scales_far_out_of_the_range_of_float32(monkeypatch: pytest.MonkeyPatch)
 def test_bad_arguments_are_refused(options: dict) -> None:
     with pytest.raises(EffaceError):
         solve(fitted(*random_rows(9, 5, 2)), **options)
+
+
+def test_workers_share_the_work_and_blas_has_its_threads_back() -> None:
+    def threads() -> list[int]:
+        libraries = ThreadpoolController().select(user_api="blas").info()
+        return [library["num_threads"] for library in libraries]
+
+    with threadpool_limits(2):
+        before = threads()
+        with working() as made:
+            assert made.count == 2
+            assert set(threads()) == {1}
+            assert made.shares(7) == [slice(0, 3), slice(3, 7)]
+            assert made.shares(7, least=5) == [slice(0, 7)]
+            assert made.each(lambda share: share.stop - share.start, made.shares(7)) == [3, 4]
+            assert workers() is made
+        assert threads() == before
+    assert workers().count == 1

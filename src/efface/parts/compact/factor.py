@@ -19,12 +19,14 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from efface.parts.compact.expansion import Floats
+from efface.parts.compact.workers import workers
 
 Strips = Iterable[tuple[int, int, Floats]]
 Singles = NDArray[np.floating[Any]]  # float32 or float64
 SINGLE, DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
 BLOCK = 128  # columns factorised at once, and the size of the blocks that are inverted
 STRIP = 4 * BLOCK  # rows of L that a solve reads at once
+LEAST_ROWS = 8  # right-hand sides that are worth a thread of their own
 
 
 class Way(ABC):
@@ -70,10 +72,14 @@ class Factor(Way):
         matrix: Singles = np.empty((size, size), dtype)
         # A feature that was never seen has a row of zeros and any factor: 2 keeps it finite.
         both = np.minimum(scale * balance, 2.0).astype(dtype)
-        for start, stop, strip in strips:
+
+        def fill(part: tuple[int, int, Floats]) -> None:
+            start, stop, strip = part
             rows = matrix[start:stop, :stop]
             np.multiply(strip, both[:stop], out=rows, casting="same_kind")
             rows *= both[start:stop, None]
+
+        workers().each(fill, strips)
         matrix[np.diag_indices(size)] += (ridge * balance**2).astype(dtype)
         inverses = factorise(matrix)
         return None if inverses is None else cls(matrix, inverses, balance)
@@ -83,6 +89,10 @@ class Factor(Way):
         return self.lower.dtype
 
     def solve(self, right: Floats) -> Floats:
+        parts = [right[share] for share in workers().shares(len(right), LEAST_ROWS)]
+        return np.concatenate(workers().each(self._solve, parts))
+
+    def _solve(self, right: Floats) -> Floats:
         balanced = right * self.balance
         # Rows near 1, or small residuals would leave the range of float32.
         size = _power_of_two(np.abs(balanced).max(1, initial=0.0))[:, None]  # (m, 1)
@@ -139,24 +149,36 @@ def factorise(matrix: Singles, block: int = BLOCK) -> Singles | None:
     spans = list(blocks_of(size, block))
     inverses: Singles = np.zeros((len(spans), block, block), matrix.dtype)
     for i, (start, stop) in enumerate(spans):
-        width = stop - start
-        panel, done = matrix[start:, start:stop], matrix[start:, :start]
-        if start:
-            panel -= done @ done[:width].T
+        width, left = stop - start, matrix[start:stop, :start]
+        square = matrix[start:stop, start:stop]
+        square -= left @ left.T
         try:
-            top = np.linalg.cholesky(panel[:width])
+            top = np.linalg.cholesky(square)
         except np.linalg.LinAlgError:
             return None
         if not (top.diagonal().astype(np.float64) ** 2 > least).all():  # nor if one is no number
             return None
-        inverse = inverted(top)
-        below = panel[width:]
-        solved = below @ inverse.T
-        if double and is_ill_conditioned(top):
-            solved += (below - solved @ top.T) @ inverse.T
-        panel[:width], panel[width:] = top, solved
-        inverses[i, :width, :width] = inverse
+        square[:] = top
+        inverse = inverses[i, :width, :width]
+        inverse[:] = inverted(top)
+        _fill_below(matrix, start, stop, inverse)
     return inverses
+
+
+def _fill_below(matrix: Singles, start: int, stop: int, inverse: Singles) -> None:
+    """``L[stop:, start:stop]``, from what is left of it and the diagonal block above."""
+    top, left = matrix[start:stop, start:stop], matrix[start:stop, :start]
+    correct = matrix.dtype == DOUBLE and is_ill_conditioned(top)
+
+    def fill(share: slice) -> None:
+        rows = slice(stop + share.start, stop + share.stop)
+        below = matrix[rows, start:stop] - matrix[rows, :start] @ left.T
+        solved = below @ inverse.T
+        if correct:
+            solved += (below - solved @ top.T) @ inverse.T
+        matrix[rows, start:stop] = solved
+
+    workers().each(fill, workers().shares(len(matrix) - stop, BLOCK))
 
 
 def is_ill_conditioned(block: Singles) -> bool:

@@ -22,6 +22,7 @@ import numpy as np
 
 from efface.parts.compact.expansion import Expansion, Floats
 from efface.parts.compact.statistics import Statistics
+from efface.parts.compact.workers import workers
 
 HELD_BITS = 52  # sums are kept below 2^52 u before rounding, which leaves a factor of 2 for it
 PART_BITS = 25  # of a rounded correction: times 26 bits of Λ it fits into float64
@@ -110,9 +111,22 @@ class IntegerSystem:
         return residual.plus(*terms)
 
     def _products(self, weights: Floats) -> list[Floats]:
-        """Arrays that add up to ``weights @ G``, (m, k), each an exact product; G is read once."""
+        """Arrays that add up to ``weights @ G``, (m, k), each an exact product; G is read once.
+
+        Every worker adds up the strips that it is given. Sums of these are sums of terms of the whole,
+        so they are exact as well.
+        """
+        strips = list(self.statistics.limb_strips())
+        count = workers().count
+        shares = [strips[i::count] for i in range(count)]
+        found = workers().each(lambda share: self._product(weights, share), shares)
+        return [sum(parts[1:], parts[0]) for parts in zip(*filter(None, found), strict=True)]
+
+    def _product(
+        self, weights: Floats, strips: list[tuple[int, int, tuple[Floats, ...]]]
+    ) -> list[Floats]:
         totals: list[Floats] = []
-        for start, stop, limbs in self.statistics.limb_strips():
+        for start, stop, limbs in strips:
             for i, strip in enumerate(self._slices(limbs)):
                 if i == len(totals):
                     totals.append(np.zeros_like(weights))

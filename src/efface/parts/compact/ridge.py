@@ -33,6 +33,7 @@ from efface.parts.compact.rational import MOST_FEATURES, solve_exactly
 from efface.parts.compact.refinement import RANGE, TIE, Refined, Refinement
 from efface.parts.compact.release_grid import ReleaseGrid, to_float32
 from efface.parts.compact.statistics import Statistics
+from efface.parts.compact.workers import working
 
 Weights = NDArray[np.float32]
 ROUNDING = 2.0**-48  # a relative residual that will do where nothing can be proved
@@ -250,7 +251,8 @@ def solve(
         raise EffaceError("A solve takes either mu or ridge.", "Give one of the two.")
     system = _System.build(statistics, scale, target_scale, unpenalised)
     strength = _nonnegative(ridge) if mu is None else _ridge_of(statistics, mu)
-    solution = system.solve(strength, tolerance)
+    with working():
+        solution = system.solve(strength, tolerance)
     return solution if mu is None else replace(solution, mu=float(mu))
 
 
