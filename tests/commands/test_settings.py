@@ -14,8 +14,8 @@ from efface.cli import app
 from efface.commands.settings import Given, takes_settings
 from efface.errors import FormatError
 from efface.pipeline.config import Config, load_config, to_toml
-from efface.pipeline.options import Flag, options_of
-from efface.pipeline.sections import ConfigSection, UserConfig
+from efface.pipeline.options import ConfigSection, Flag, options_of
+from efface.pipeline.sections import UserConfig
 
 
 class Grown(UserConfig):

@@ -12,15 +12,13 @@ from hypothesis import strategies as st
 from efface.errors import FormatError
 from efface.pipeline.config import Config, load_config, to_toml
 from efface.pipeline.sections import (
-    CholeskyConfig,
-    ConjugateGradientConfig,
     CoreConfig,
     DataConfig,
     OutputConfig,
-    SGDConfig,
     StageConfig,
     UserConfig,
 )
+from efface.pipeline.solvers import CholeskyConfig, ConjugateGradientConfig, SGDConfig
 
 positive = st.floats(min_value=1e-300, max_value=1e300)
 # TOML is UTF-8 text, which has no lone surrogates

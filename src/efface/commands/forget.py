@@ -11,6 +11,15 @@ import typer
 
 from efface.commands.display import mode_for, show
 from efface.commands.output import JsonFlag, TrustModule, finish, plain, table, warn
+from efface.commands.procedure import (
+    Epochs,
+    Loss,
+    MaxPasses,
+    Momentum,
+    Procedure,
+    Rate,
+    chosen_procedure,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,7 +37,9 @@ Example: [bold]efface forget model --from requests.jsonl --minimum-batch 10 --de
 
 Example: [bold]efface forget model --image holiday.jpg --near[/bold]
 
-Example: [bold]efface forget model --owner u17 --epsilon 0.5 --json[/bold]"""
+Example: [bold]efface forget model --owner u17 --epsilon 0.5 --json[/bold]
+
+Example: [bold]efface forget model --owner u17 --procedure paper --momentum 0.9 --epochs 4[/bold]"""
 
 WorkspacePath = Annotated[Path, typer.Argument(help="A folder written by `efface train`.")]
 FROM = 'A file of requests, one JSON object a line ({"owner": "u17"}), for one release together.'
@@ -64,6 +75,12 @@ def forget(
     epsilon: Annotated[float | None, typer.Option(help=f"Instead of the plan's. {EXACT}")] = None,
     delta: Annotated[float | None, typer.Option(help=f"Instead of the plan's. {EXACT}")] = None,
     sigma: Annotated[float | None, typer.Option(help=f"Instead of the plan's. {EXACT}")] = None,
+    procedure: Procedure = None,
+    momentum: Momentum = None,
+    rate: Rate = None,
+    epochs: Epochs = None,
+    loss: Loss = None,
+    max_passes: MaxPasses = None,
     user_part_only: Annotated[bool, typer.Option("--user-part-only", help=PART)] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say which records would be forgotten.")
@@ -79,6 +96,7 @@ def forget(
     """
     from efface.model.request import Request
 
+    chosen = chosen_procedure(procedure, momentum, rate, epochs, loss, max_passes)
     opened = open_workspace(workspace, trust_module, recover=not dry_run)
     named = _named(owner, ids, id_, cohort, label, everything)
     if image is not None:
@@ -98,7 +116,12 @@ def forget(
     guarantee = opened.guarantee_with(epsilon, delta, sigma)
     with show("forget", mode_for(as_json=json)) as progress:
         result = opened.forget(
-            request, guarantee=guarantee, user_part_only=user_part_only, progress=progress
+            request,
+            guarantee=guarantee,
+            procedure=chosen,
+            user_part_only=user_part_only,
+            tell=warn,
+            progress=progress,
         )
     if from_ is not None:
         warn(f"{from_} names the people who were forgotten: delete it")

@@ -27,7 +27,9 @@ Example: [bold]efface train photos/ --backbone hf:models/resnet-50 --core-fracti
 
 Example: [bold]efface train photos/ --backbone hf:models/resnet-50 --core-fraction 0.3 --finetune[/bold]
 
-Example: [bold]efface train --config run.toml --mu 0.1[/bold]"""
+Example: [bold]efface train --config run.toml --mu 0.1[/bold]
+
+Example: [bold]efface train cub200 --backbone hf:models/resnet-50 --core-fraction 0.3 --preset paper[/bold]"""
 
 
 @takes_settings()
@@ -35,6 +37,13 @@ def train(
     given: Given,
     config: Annotated[
         Path | None, typer.Option(help="A TOML file; options given here win over it.")
+    ] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            help="paper: the paper's model and training, or paper-forgetting: with its larger weight decay. "
+            "The config and options win over it."
+        ),
     ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a model that is already in the folder.")
@@ -62,7 +71,7 @@ def train(
     """
     from efface.pipeline.config import load_config
 
-    settings = load_config(config, given)
+    settings = load_config(config, given, preset)
     if "core.backbone" not in given:
         _check_trust(settings.core.backbone, trust_module)
     if print_config:

@@ -6,8 +6,10 @@ import math
 
 import torch
 
+from efface.errors import EffaceError
 from efface.linear.operator import TangentOperator
-from efface.network.activations import Activations
+from efface.network.activations import ActivationCache, Activations
+from efface.network.core import Core
 
 
 def balanced_scales(
@@ -32,3 +34,24 @@ def balanced_scales(
     return {
         name: 1 / math.sqrt(value / count) if value > 0 else 1.0 for name, value in total.items()
     }
+
+
+def scales_of_core(core: Core, cache: ActivationCache | None = None) -> dict[str, float]:
+    """The same, over the records that the core was fitted on."""
+    records = core.records
+    if records is None or len(records) == 0:
+        fix = "set some aside with --core-fraction 0.3, or use --scales plain."
+        raise EffaceError("scales are balanced on core records, and there are none.", fix)
+    return balanced_scales(TangentOperator(core.tail), core.activations(records, cache))
+
+
+def mean_jacobian_square(operator: TangentOperator, inputs: Activations, probes: int = 2) -> float:
+    """mean_i ‖J_i‖_F², by random probes: an estimate."""
+    generator = torch.Generator().manual_seed(0)
+    total = 0.0
+    for start in range(0, len(inputs), 64):
+        batch = operator.prepare(inputs[slice(start, start + 64)])
+        for _ in range(probes):
+            u = torch.randn(batch.outputs.shape, generator=generator)
+            total += float(operator.vjp(batch, u).double().square().sum()) / probes
+    return total / max(len(inputs), 1)

@@ -55,6 +55,26 @@ class Agreement:
     first: int | None = None
 
 
+class Outlook:
+    """What a person should hear before work starts, in sentences; an error where it cannot end well.
+
+    This one is of parts that always end well, in one way. ``part`` is the part that it is about.
+    """
+
+    most_samples: ClassVar[int] = 256  # core records that it wants to see
+
+    def of_fit(self, part: Any, core_sample: Callable[[], Activations | None]) -> tuple[str, ...]:
+        """Before a fit. ``core_sample``: activations of a few core records, None if there are none."""
+        return ()
+
+    def of_request(
+        self, part: Any, data: TrainingSet, positions: np.ndarray, procedure: Any
+    ) -> tuple[str, ...]:
+        """Before a request by a ``procedure`` that was asked for; here there is none to ask for."""
+        fix = "leave --procedure out, or train with --user tangent."
+        raise EffaceError(f"the {part.kind} part has one way to forget, and it is exact.", fix)
+
+
 class Forgetter(ABC):
     """What a workspace asks of a part to carry a request out: no network is needed for that. Abstract.
 
@@ -65,6 +85,7 @@ class Forgetter(ABC):
     noisy: ClassVar[bool]  # whether every release after a request carries noise
     keeps_activations: ClassVar[bool]  # what it needs of a record: boundary activations, or rows
     secret_file: ClassVar[str | None] = None  # in private/: weights without noise
+    outlook: ClassVar[Outlook] = Outlook()  # what can be said before work starts
 
     mu: float | None  # the ridge, or
     total_ridge: float | None = None  # λ = n μ, where that is what is fixed

@@ -17,15 +17,16 @@ from typing import Any
 from pydantic import ValidationError
 
 from efface.errors import FormatError
+from efface.pipeline.options import ConfigSection
+from efface.pipeline.preset import preset_values
 from efface.pipeline.sections import (
-    SOLVERS,
-    ConfigSection,
     CoreConfig,
     DataConfig,
     OutputConfig,
     StageConfig,
     UserConfig,
 )
+from efface.pipeline.solvers import SOLVERS
 
 
 class Config(ConfigSection):
@@ -40,13 +41,20 @@ class Config(ConfigSection):
 # Reading.
 
 
-def load_config(path: Path | str | None, overrides: Mapping[str, Any] | None = None) -> Config:
-    """The file's settings (none: all defaults) with ``overrides`` on top.
+def load_config(
+    path: Path | str | None,
+    overrides: Mapping[str, Any] | None = None,
+    preset: str | None = None,
+) -> Config:
+    """The file's settings (none: all defaults) with ``overrides`` on top, over those of a ``preset``.
 
     ``overrides`` maps dotted keys to values, ``{"user.mu": 0.1}``; None means "not given". Paths in
     the settings are relative to the working directory.
     """
-    values = {} if path is None else _read(Path(path))
+    values: dict[str, Any] = preset_values(preset)
+    for section, given in ({} if path is None else _read(Path(path))).items():
+        both = isinstance(given, dict) and section in values
+        values[section] = {**values[section], **given} if both else given
     for key, value in (overrides or {}).items():
         if value is not None:
             _set(values, key.split("."), value)

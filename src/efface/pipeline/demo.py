@@ -34,7 +34,8 @@ from efface.parts.tangent.problem import RidgeProblem
 from efface.parts.tangent.sgd import largest_eigenvalue
 from efface.parts.tangent.user import TangentUser
 from efface.pipeline.config import Config, to_toml
-from efface.pipeline.sections import ConjugateGradientConfig, CoreConfig, DataConfig, UserConfig
+from efface.pipeline.sections import CoreConfig, DataConfig, UserConfig
+from efface.pipeline.solvers import ConjugateGradientConfig
 from efface.pipeline.train import Training
 from efface.progress import Progress, part
 from efface.report.demo import demo_report

@@ -19,10 +19,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 from pydantic.fields import FieldInfo
 
 PLAIN = (bool, int, float)  # what the command line parses itself; all else it takes as text
+
+
+class ConfigSection(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 @dataclass(frozen=True)

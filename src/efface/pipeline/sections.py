@@ -7,13 +7,14 @@ when they are called.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
-from efface.pipeline.options import Flag
+from efface.pipeline.options import ConfigSection, Flag
+from efface.pipeline.solvers import ConjugateGradientConfig, SolverConfig
 
 if TYPE_CHECKING:
     from efface.data.records import Records
@@ -23,11 +24,6 @@ if TYPE_CHECKING:
     from efface.network.core import Core
     from efface.network.finetuning import FineTuning
     from efface.network.training import Stage
-    from efface.parts.tangent.user import Solver
-
-
-class ConfigSection(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def _class_names(text: str) -> list[str]:
@@ -230,74 +226,15 @@ class CoreConfig(ConfigSection):
         return {"stages": stages, "calibrate_to": self.calibrate_to or None}
 
 
-class ConjugateGradientConfig(ConfigSection):
-    kind: Literal["cg"] = "cg"
-    tolerance: float = Field(default=1e-4, gt=0)
-    absolute: float | None = Field(default=None, gt=0)
-    max_passes: int = Field(default=500, ge=3)
-    refinements: int = Field(default=8, ge=0)
-
-    def build(self) -> Solver:
-        from efface.parts.tangent.cg import ConjugateGradient
-
-        return ConjugateGradient(**self.model_dump(exclude={"kind"}))
-
-
-class SGDConfig(ConfigSection):
-    kind: Literal["sgd"] = "sgd"
-    epochs: int = Field(default=50, ge=1)
-    batch_size: int = Field(default=64, ge=1)
-    lr: float = Field(default=0.05, gt=0)
-    momentum: float = Field(default=0.9, ge=0, lt=1)
-    milestones: tuple[int, ...] = (25, 40)
-    factor: float = Field(default=0.1, gt=0, le=1)
-    replacement: bool = False
-    tolerance: float | None = Field(default=None, gt=0)
-    seed: int = 0
-
-    def build(self) -> Solver:
-        from efface.parts.tangent.sgd import SGD
-
-        return SGD(**self.model_dump(exclude={"kind"}))
-
-
-class CholeskyConfig(ConfigSection):
-    kind: Literal["cholesky"] = "cholesky"
-    max_weights: int = Field(default=20_000, ge=1)
-
-    def build(self) -> Solver:
-        from efface.parts.tangent.dense import Cholesky
-
-        return Cholesky(**self.model_dump(exclude={"kind"}))
-
-
-SOLVERS: dict[str, type[ConfigSection]] = {
-    "cg": ConjugateGradientConfig,
-    "sgd": SGDConfig,
-    "cholesky": CholeskyConfig,
-}
-
-
-def _named(value: Any) -> Any:
-    """``solver = "cg"`` is short for a table with only its kind; a table without one is cg's."""
-    if isinstance(value, str):
-        return {"kind": value}
-    return {"kind": "cg", **value} if isinstance(value, Mapping) else value
-
-
-SolverConfig = Annotated[
-    Annotated[ConjugateGradientConfig | SGDConfig | CholeskyConfig, Field(discriminator="kind")],
-    BeforeValidator(_named),
-]
-
-
 class UserConfig(ConfigSection):
     """The user part. ``replay_core`` uses core records again in its fit, as the paper does.
 
     ``mu`` left out: the compact part chooses it on core data, the tangent part takes 0.01. ``features``,
     ``bits``, ``bases``, ``layer_features``, ``power``, ``calibration`` and ``arithmetic`` are the compact
-    part's, ``solver`` is the tangent part's. ``arithmetic`` is integer (the same bits on every machine),
-    float, or auto: integer if possible.
+    part's, ``solver``, ``scales`` and ``loss`` are the tangent part's. ``arithmetic`` is integer (the same
+    bits on every machine), float, or auto: integer if possible. ``scales`` plain is the paper's model,
+    balanced brings every layer to one size on core data. ``loss`` says which loss ``mu`` and sgd's ``lr``
+    are meant for: sum (ours), or paper: averaged over the classes, too (docs/errata.md, 28).
     ``calibration`` is a data spec, a folder of public images say, for bases and scales instead of core data.
     """
 
@@ -343,6 +280,24 @@ class UserConfig(ConfigSection):
         SolverConfig,
         Flag("cg, sgd or cholesky; their options go into the config. Default: {default}."),
     ] = ConjugateGradientConfig()
+    scales: Annotated[
+        Literal["plain", "balanced"],
+        Flag(
+            "Of the tangent part: plain (the paper's) or balanced on core data. Default: {default}."
+        ),
+    ] = "plain"
+    loss: Annotated[
+        Literal["sum", "paper"],
+        Flag(
+            "Which loss --mu and sgd's rate are for (tangent): sum over the classes, or paper: the mean "
+            "over them, as its numbers seem to be meant. Default: {default}."
+        ),
+    ] = "sum"
+
+    rate: Annotated[
+        float | None, Flag("The first learning rate of sgd. Default: its lr, 0.05.")
+    ] = Field(default=None, gt=0)
+    epochs: Annotated[int | None, Flag("Of sgd. Default: 50.")] = Field(default=None, ge=1)
 
     @field_validator("power")
     @classmethod
@@ -355,6 +310,22 @@ class UserConfig(ConfigSection):
                 raise ValueError(f"should be one of {', '.join(f'{p:g}' for p in POWERS)}")
         return value
 
+    @field_validator("scales", "loss")
+    @classmethod
+    def _of_tangent(cls, value: str, info: ValidationInfo) -> str:
+        first = {"scales": "plain", "loss": "sum"}[str(info.field_name)]
+        if info.data.get("kind") == "compact" and value != first:
+            raise ValueError(f"should be {first!r} for the compact part")
+        return value
+
+    @field_validator("rate", "epochs")
+    @classmethod
+    def _of_sgd(cls, value: float | None, info: ValidationInfo) -> float | None:
+        solver = info.data.get("solver")
+        if value is not None and solver is not None and solver.kind != "sgd":
+            raise ValueError(f"is for the solver sgd and not for {solver.kind}")
+        return value
+
     def build(self, core: Core, cache: ActivationCache | None = None) -> MixedLinear:
         from efface.model.mixed_linear import MixedLinear
 
@@ -362,12 +333,44 @@ class UserConfig(ConfigSection):
         if self.mu is not None:
             options["mu"] = self.mu
         if self.kind == "tangent":
-            options["solver"] = self.solver.build()
+            options |= self._tangent(core, cache)
         else:
             options |= {"features": self.features, "bits": self.bits, "bases": self.bases}
             options["arithmetic"] = self.arithmetic
             options |= {"layer_features": self.layer_features, "power": self.power}
         return MixedLinear(core, self.kind, cache=cache, **options)
+
+    def _tangent(self, core: Core, cache: ActivationCache | None) -> dict[str, Any]:
+        """Ridge and rate for our loss, the solver, and scales from core records where they are wanted."""
+        from efface.linear.scales import scales_of_core
+        from efface.parts.tangent.reading import Reading
+
+        reading, num_classes = Reading(self.loss), len(core.classes)
+        solver: Any = self.solver.build()
+        if self.solver.kind == "sgd":
+            epochs, rate = self.epochs or self.solver.epochs, self.rate or self.solver.lr
+            solver = replace(solver, epochs=epochs, lr=reading.rate(rate, num_classes))
+        options: dict[str, Any] = {"solver": solver}
+        if self.mu is not None:
+            options["mu"] = reading.ridge(self.mu, num_classes)
+        if self.scales == "balanced":
+            options["scales"] = scales_of_core(core, cache)
+        return options
+
+    def reading_note(self, num_classes: int) -> str | None:
+        """How printed numbers are read, where that is not as they stand."""
+        if self.loss == "sum":
+            return None
+        from efface.parts.tangent.reading import Reading
+
+        reading, read = Reading(self.loss), []
+        if self.solver.kind == "sgd":
+            rate = self.rate or self.solver.lr
+            read.append(f"rate {rate:g} is {reading.rate(rate, num_classes):.3g}")
+        if self.mu is not None:
+            read.append(f"weight decay {self.mu:g} is mu {reading.ridge(self.mu, num_classes):.3g}")
+        text = "the loss is read as averaged over the classes, too (docs/errata.md, 28)"
+        return f"{text}: {', '.join(read)}" if read else text
 
 
 class OutputConfig(ConfigSection):

@@ -20,6 +20,7 @@ from efface.data.records import Records
 from efface.errors import EffaceError
 from efface.linear.solution import Status
 from efface.model.mixed_linear import MixedLinear
+from efface.network.activations import Activations
 from efface.network.core import Core
 from efface.pipeline.config import Config, to_toml
 from efface.pipeline.tuning import TuningFolder, choice_text, choice_values, fine_tuned
@@ -102,9 +103,22 @@ class Training:
         """Fit the user part on the user records, and on the core records again if the config says so."""
         where = self.config.output.cache
         model = self.config.user.build(core, None if where is None else core.cache(where))
+        self._foretell(model, core, records.core)
         replay = records.core if self.config.user.replay_core and len(records.core) else None
         calibration = self._calibration()
         return model.fit(records.user, replay=replay, calibration=calibration, progress=progress)
+
+    def _foretell(self, model: MixedLinear, core: Core, records: Records) -> None:
+        """What is known before the fit starts, from a few core records."""
+
+        def sample() -> Activations | None:
+            step = max(1, -(-len(records) // model.user.outlook.most_samples))
+            return core.activations(records[::step], model.cache) if len(records) else None
+
+        reading = self.config.user.reading_note(len(core.classes))
+        for text in (reading, *model.user.outlook.of_fit(model.user, sample)):
+            if text is not None:
+                self.note(text)
 
     def _calibration(self) -> Records | None:
         """Public records for bases and scales, if the config names any and the user part wants them."""

@@ -26,6 +26,7 @@ from efface import files
 from efface.errors import EffaceError, LedgerError
 from efface.guarantee.promise import Guarantee
 from efface.model.request import Request
+from efface.parts.tangent.procedure import ProcedureChoice
 
 SCHEMA = "efface.pending/1"
 HEAD_SCHEMA = "efface.journal-head/1"
@@ -92,7 +93,7 @@ class Intent:
     """A request in flight: all it takes to carry it out again from the release before it.
 
     ``digests`` are the content digests of the records it is about; ``restored`` those of them that were
-    forgotten before and are taken in again on purpose.
+    forgotten before and are taken in again on purpose. ``procedure``: how to forget, if that was said.
     """
 
     number: int
@@ -101,6 +102,7 @@ class Intent:
     request: Request | None = None
     guarantee: Guarantee | None = None
     restored: tuple[str, ...] = ()
+    procedure: ProcedureChoice | None = None
 
     def save(self, path: Path) -> None:
         values: dict[str, Any] = {
@@ -112,6 +114,8 @@ class Intent:
             "guarantee": None if self.guarantee is None else asdict(self.guarantee),
             "restored": self.restored,
         }
+        if self.procedure is not None:
+            values["procedure"] = self.procedure.to_dict()
         files.write_json(path, values, mode=files.PRIVATE)
         sync_directory(path.parent)
 
@@ -122,6 +126,7 @@ class Intent:
         values = files.read_json(path, SCHEMA)
         try:
             request, guarantee = values["request"], values["guarantee"]
+            procedure = values.get("procedure")
             return cls(
                 number=int(values["number"]),
                 action=Action(values["action"]),
@@ -129,6 +134,7 @@ class Intent:
                 request=None if request is None else Request.from_dict(request),
                 guarantee=None if guarantee is None else Guarantee(**guarantee),
                 restored=tuple(values["restored"]),
+                procedure=None if procedure is None else ProcedureChoice.from_dict(procedure),
             )
         except (KeyError, TypeError, ValueError) as problem:
             message = f"{path.name} is not a request as it was saved: {problem!r:.200}."

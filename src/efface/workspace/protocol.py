@@ -118,6 +118,8 @@ class RequestProtocol:
             kept = self.store.kept_model()
             # Whether the user part alone was agreed to was checked when the request came.
             options: dict[str, Any] = {"user_part_only": True, "progress": progress}
+            if intent.procedure is not None:  # parts with one way to forget are asked without
+                options["procedure"] = intent.procedure
             return kept, kept.carry_out(intent.request, intent.guarantee, **options)
         model = self.store.model()
         part = self.store.staged()

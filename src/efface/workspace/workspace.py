@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
+
+import numpy as np
 
 from efface import files
 from efface.data.looks import looks_of
@@ -17,6 +20,7 @@ from efface.guarantee.promise import Guarantee
 from efface.model.core_index import CoreIndex
 from efface.model.request import Request, Whom, meant
 from efface.parts.part import require_training_data
+from efface.parts.tangent.procedure import ProcedureChoice
 from efface.parts.training_set import TrainingSet
 from efface.progress import Progress
 from efface.workspace.building import build
@@ -174,7 +178,9 @@ class Workspace:
         request: Request | None = None,
         *,
         guarantee: Guarantee | None = None,
+        procedure: ProcedureChoice | None = None,
         user_part_only: bool = False,
+        tell: Callable[[str], None] = lambda text: None,
         progress: Progress | None = None,
         **whom: Unpack[Whom],
     ) -> Result:
@@ -186,7 +192,8 @@ class Workspace:
 
         An error before the release is published changes nothing. Once the intent is on disk a crash
         does not lose the request: opening the workspace finishes it. ``guarantee`` takes the place of
-        the planned one for this request.
+        the planned one for this request; ``procedure`` says how to get there (tangent), and ``tell`` hears,
+        before work starts, what is known about that.
         """
         request = Request.one(request, whom)
         with self.protocol.working():
@@ -198,10 +205,21 @@ class Workspace:
                 guarantee = None  # the weights will be 0
             elif guarantee is None and self.store.part.noisy:
                 guarantee = self._planned(1.0, 1e-5, None)
-            intent = Intent(
-                self.inventory.number + 1, Action.FORGET, gone.digests, request, guarantee
-            )
+            if procedure is not None:
+                self._foretell(gone, procedure, tell)
+            number = self.inventory.number + 1
+            intent = Intent(number, Action.FORGET, gone.digests, request, guarantee)
+            intent = replace(intent, procedure=procedure)
             return replace(self.protocol.accept(intent, progress), notes=notes)
+
+    def _foretell(
+        self, gone: Records, procedure: ProcedureChoice, tell: Callable[[str], None]
+    ) -> None:
+        model = self.store.model()
+        data, names = require_training_data(model.data), set(gone.ids)
+        at = np.flatnonzero([record_id in names for record_id in data.records.ids])
+        for text in model.user.outlook.of_request(model.user, data, at, procedure):
+            tell(text)
 
     def add(
         self, records: Records, *, allow_reingest: bool = False, progress: Progress | None = None

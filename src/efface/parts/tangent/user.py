@@ -23,18 +23,21 @@ from efface.guarantee.apriori import StatePolicy
 from efface.guarantee.certificates import Certificate
 from efface.guarantee.checks import Check
 from efface.guarantee.promise import Guarantee, sigma_for
-from efface.linear.last_layer import ridge, with_ones
 from efface.linear.operator import TangentOperator
+from efface.linear.scales import mean_jacobian_square
 from efface.linear.solution import Solution, Status
 from efface.network.activations import ActivationCache, Activations
 from efface.network.core import Core
 from efface.network.targets import one_hot
 from efface.parts.part import Agreement, Change, UserPart, within_rounding
 from efface.parts.tangent.cg import ConjugateGradient
+from efface.parts.tangent.head import best_head
 from efface.parts.tangent.kfac import Kfac
 from efface.parts.tangent.preconditioners import Identity, Nystrom, Preconditioner
 from efface.parts.tangent.problem import RidgeProblem
+from efface.parts.tangent.procedure import ProcedureChoice
 from efface.parts.tangent.release import Outcome, Procedure, release
+from efface.parts.tangent.stability import TangentOutlook
 from efface.parts.tangent.theorem import theorem_constants
 from efface.parts.tangent.verification import recertify
 from efface.parts.training_set import TrainingSet, joined, select
@@ -71,6 +74,7 @@ class TangentUser(UserPart):
     noisy = True
     keeps_activations = True
     secret_file = STATE
+    outlook = TangentOutlook()
 
     mu: float
 
@@ -128,21 +132,11 @@ class TangentUser(UserPart):
         return solution
 
     def best_head(self, activations: Activations, labels: Tensor) -> Tensor:
-        """The weights that minimise L_D when only those of the head may differ from zero.
-
-        The head's tangent is (s_w h, s_b) for every class, so they solve one ridge of size p + 1.
-        """
-        names = ("classifier.weight", "classifier.bias")
-        scale_w, scale_b = (self.operator.scales[name] for name in names)
-        features = with_ones(self.core.features_of(activations)) * scale_w
-        features[:, -1] = scale_b
+        """The weights that minimise L_D when only those of the head may differ from zero."""
         targets = one_hot(labels, len(self.core.classes), self.target_scale)
-        theta = ridge(features, targets - self.core.logits_of(activations), self.mu)  # (p + 1, c)
-        start = torch.zeros(self.operator.d, dtype=torch.float64)
-        views = self.operator.layout.views(start)
-        views[names[0]].copy_(theta[:-1].T)
-        views[names[1]].copy_(theta[-1])
-        return start
+        features = self.core.features_of(activations)
+        missing = targets - self.core.logits_of(activations)
+        return best_head(self.operator, features, missing, self.mu)
 
     def preconditioner(
         self, kind: str, activations: Activations, *, rank: int = 50
@@ -157,8 +151,7 @@ class TangentUser(UserPart):
             known = ", ".join(PRECONDITIONERS)
             raise EffaceError(f"unknown preconditioner {kind!r}.", f"use one of {known}.")
         if kind == "nystrom":
-            labels = torch.zeros(len(activations), dtype=torch.int64)
-            return Nystrom.build(self.problem(activations, labels), rank)
+            return Nystrom.build(self.unlabelled(activations), rank)
         return Kfac.build(self.operator, activations, self.mu) if kind == "kfac" else Identity()
 
     def activations(
@@ -190,6 +183,10 @@ class TangentUser(UserPart):
         self.weights = torch.zeros(self.operator.d, dtype=torch.float64)
         self.state = self.weights
 
+    def unlabelled(self, activations: Activations) -> RidgeProblem:
+        """For what only needs the curvature: H has no labels."""
+        return self.problem(activations, torch.zeros(len(activations), dtype=torch.int64))
+
     # --- requests ---------------------------------------------------------------------------------
 
     def samples(self, data: TrainingSet, activations: Activations) -> TrainingSet:
@@ -205,11 +202,13 @@ class TangentUser(UserPart):
         positions: np.ndarray,
         guarantee: Guarantee | None,
         *,
-        procedure: Procedure | None = None,
+        procedure: Procedure | ProcedureChoice | None = None,
         test_seed: bytes | None = None,
         progress: Progress | None = None,
     ) -> Change:
         assert guarantee is not None
+        if isinstance(procedure, ProcedureChoice):
+            procedure = procedure.build(len(self.core.classes))
         options: dict[str, Any] = {"procedure": procedure, "test_seed": test_seed}
         outcome = self.outcome(data, positions, guarantee, progress=progress, **options)
         return self._take_over(outcome, data.without(positions))
@@ -308,14 +307,7 @@ class TangentUser(UserPart):
 
     def mean_jacobian_square(self, inputs: Activations, probes: int = 2) -> float:
         """By random probes: an estimate."""
-        generator = torch.Generator().manual_seed(0)
-        total = 0.0
-        for start in range(0, len(inputs), 64):
-            batch = self.operator.prepare(inputs[slice(start, start + 64)])
-            for _ in range(probes):
-                u = torch.randn(batch.outputs.shape, generator=generator)
-                total += float(self.operator.vjp(batch, u).double().square().sum()) / probes
-        return total / max(len(inputs), 1)
+        return mean_jacobian_square(self.operator, inputs, probes)
 
     # --- what is proved ---------------------------------------------------------------------------
 
