@@ -24,6 +24,7 @@ REGISTRY = (
     "plan",
     "resume",
     "cancel",
+    "warm",
     "verify",
     "scan",
     "audit",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from efface import files
 from efface.errors import FormatError, LedgerError
 from efface.network.saved import is_digest
+from efface.parts.compact.kept_factor import NAME as FACTOR
 from efface.parts.compact.stored_rows import bucket_names as listed_buckets
 from efface.parts.training_set import ROWS as ROWS_INDEX
 from efface.workspace import superseded
@@ -113,7 +114,7 @@ class Inventory:
                 if path.name.isdigit() and path.name != str(number):
                     found.append(path)
                 elif path.name == str(number):
-                    found += path.glob("*.json.tmp")
+                    found += path.glob("*.tmp")
         found += self.unused_buckets() + self.unused_activations()
         found += [
             path
@@ -126,6 +127,8 @@ class Inventory:
         """The files of a settled workspace, by their paths below it; any other file is not its own."""
         found = {CURRENT, "journal.jsonl", "journal.head", "lock", *self.manifest.files}
         found.add(f"private/{self.number}/{MANIFEST}")
+        if self.paths.warm.exists():
+            found |= {"private/warm.json", f"private/{self.number}/{FACTOR}"}
         cache = self.cache
         if cache is not None:
             found |= {f"activations/{cache.path.name}/{n}" for n in ("rows.bin", "index.json")}

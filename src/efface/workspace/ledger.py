@@ -59,6 +59,7 @@ class Milestone(StrEnum):
     OLD_STATE_GONE = "old-state-gone"
     OLD_CERTIFICATES_GONE = "old-certificates-gone"
     OLD_ROWS_GONE = "old-rows-gone"
+    FACTOR_KEPT = "factor-kept"  # that of the new sums, where one is kept
     PURGED = "purged"  # *
     CLEARED = "cleared"  # pending.json is gone
     DONE = "done"  # *

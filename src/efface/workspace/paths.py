@@ -34,6 +34,11 @@ class Paths:
         return self.root / "private" / ROWS
 
     @property
+    def warm(self) -> Path:
+        """There where a factor is kept from one request to the next."""
+        return self.root / "private" / "warm.json"
+
+    @property
     def certificates(self) -> Path:
         return self.root / "certificates"
 

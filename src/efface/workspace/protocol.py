@@ -147,6 +147,8 @@ class RequestProtocol:
         if (number, Milestone.PUBLISHED) not in seen:
             self._mark(intent, Milestone.PUBLISHED)
         self.purge()
+        self.store.renew_factor()
+        reach(Milestone.FACTOR_KEPT)
         self._mark(intent, Milestone.PURGED)
         self._clear(intent)
 

@@ -11,6 +11,8 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from safetensors import SafetensorError
+
 from efface import files
 from efface.data.looks import looks_of
 from efface.data.records import Records
@@ -27,6 +29,7 @@ from efface.guarantee.promise import Guarantee
 from efface.model.core_index import SCHEMA as CORE_RECORDS_SCHEMA
 from efface.model.core_index import CoreIndex
 from efface.model.kept import KeptModel
+from efface.parts.compact.kept_factor import NAME as FACTOR
 from efface.parts.part import Forgetter, require_training_data
 from efface.parts.table import forgetter_named, stored_part
 from efface.parts.training_set import TrainingSet
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
 
 STATE_SCHEMA = "efface.state/1"
 GUARANTEE_SCHEMA = "efface.guarantee/1"
+WARM_SCHEMA = "efface.warm/1"
 
 
 class Store:
@@ -175,6 +179,24 @@ class Store:
         model.user.shifts, model.user.history = self.shifts, self.history
         model.user.load_private(self.paths.private(current.release))
         return model
+
+    def renew_factor(self) -> bool:
+        """Where one is kept: the factor of the published sums. If the disk fails there is none, and that
+        is no harm: the next request makes its own."""
+        if not self.paths.warm.exists() or stored_part(self.inventory.settings["user"]) is None:
+            return False
+        folder = self.paths.private(self.inventory.number)
+        try:
+            model = self.kept_model()
+            return bool(model.user.keep_factor(folder))
+        except (OSError, SafetensorError):
+            for path in folder.glob(f"{FACTOR}*"):
+                remove(path)
+            return False
+
+    def drop_factor(self) -> None:
+        remove(self.paths.private(self.inventory.number) / FACTOR)
+        remove(self.paths.warm)
 
     def drop(self) -> None:
         """Do not hold ``data`` any more: another release is published."""

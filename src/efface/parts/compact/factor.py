@@ -50,7 +50,7 @@ class Factor(Way):
     of L are kept inverted.
     """
 
-    lower: Singles  # (k, k), L; what is above the diagonal blocks does not count
+    strips: tuple[Singles, ...]  # L[start:stop, :stop], from the top, STRIP rows each
     inverses: Singles  # (blocks, BLOCK, BLOCK), of the blocks on its diagonal
     balance: Floats  # (k,), the diagonal of C
 
@@ -82,11 +82,12 @@ class Factor(Way):
         workers().each(fill, strips)
         matrix[np.diag_indices(size)] += (ridge * balance**2).astype(dtype)
         inverses = factorise(matrix)
-        return None if inverses is None else cls(matrix, inverses, balance)
+        rows = tuple(matrix[a:b, :b] for a, b in blocks_of(size, STRIP))
+        return None if inverses is None else cls(rows, inverses, balance)
 
     @property
     def precision(self) -> np.dtype[Any]:
-        return self.lower.dtype
+        return self.inverses.dtype
 
     def solve(self, right: Floats) -> Floats:
         parts = [right[share] for share in workers().shares(len(right), LEAST_ROWS)]
@@ -96,31 +97,31 @@ class Factor(Way):
         balanced = right * self.balance
         # Rows near 1, or small residuals would leave the range of float32.
         size = _power_of_two(np.abs(balanced).max(1, initial=0.0))[:, None]  # (m, 1)
-        y = (balanced / size).astype(self.lower.dtype)
-        strips = list(blocks_of(len(self.lower), STRIP))
-        for start, stop in strips:
-            y[:, start:stop] -= y[:, :start] @ self.lower[start:stop, :start].T
-            self._down(y, start, stop)
-        for start, stop in reversed(strips):
-            self._up(y, start, stop)
-            y[:, :start] -= y[:, start:stop] @ self.lower[start:stop, :start]
+        y = (balanced / size).astype(self.precision)
+        for strip in self.strips:
+            start, stop = strip.shape[1] - len(strip), strip.shape[1]
+            y[:, start:stop] -= y[:, :start] @ strip[:, :start].T
+            self._down(y[:, start:stop], strip[:, start:], start // BLOCK)
+        for strip in reversed(self.strips):
+            start, stop = strip.shape[1] - len(strip), strip.shape[1]
+            self._up(y[:, start:stop], strip[:, start:], start // BLOCK)
+            y[:, :start] -= y[:, start:stop] @ strip[:, :start]
         return y.astype(np.float64) * size * self.balance
 
-    def _down(self, y: Singles, start: int, stop: int) -> None:
-        """``y ← y L⁻ᵀ`` within a strip, in place."""
-        for first in range(start, stop, BLOCK):
-            here = slice(first, min(first + BLOCK, stop))
-            y[:, here] -= y[:, start:first] @ self.lower[here, start:first].T
-            inverse, block = self.inverses[first // BLOCK], self.lower[here, here]
-            y[:, here] = self._times(y[:, here], inverse.T, block.T)
+    def _down(self, y: Singles, lower: Singles, number: int) -> None:
+        """``y ← y L⁻ᵀ`` in place, for a square of L whose first block has this number."""
+        for i, (start, stop) in enumerate(blocks_of(len(lower))):
+            here = slice(start, stop)
+            y[:, here] -= y[:, :start] @ lower[here, :start].T
+            inverse = self.inverses[number + i].T
+            y[:, here] = self._times(y[:, here], inverse, lower[here, here].T)
 
-    def _up(self, y: Singles, start: int, stop: int) -> None:
-        """``y ← y L⁻¹`` within a strip, in place."""
-        for first in reversed(range(start, stop, BLOCK)):
-            here = slice(first, min(first + BLOCK, stop))
-            inverse, block = self.inverses[first // BLOCK], self.lower[here, here]
-            y[:, here] = self._times(y[:, here], inverse, block)
-            y[:, start:first] -= y[:, here] @ self.lower[here, start:first]
+    def _up(self, y: Singles, lower: Singles, number: int) -> None:
+        """``y ← y L⁻¹`` in place, for the same."""
+        for i, (start, stop) in reversed(list(enumerate(blocks_of(len(lower))))):
+            here = slice(start, stop)
+            y[:, here] = self._times(y[:, here], self.inverses[number + i], lower[here, here])
+            y[:, :start] -= y[:, here] @ lower[here, :start]
 
     def _times(self, right: Singles, inverse: Singles, block: Singles) -> Singles:
         """``right block⁻¹``, (m, b). See :func:`factorise` on why float64 may correct it."""
@@ -183,7 +184,7 @@ def _fill_below(matrix: Singles, start: int, stop: int, inverse: Singles) -> Non
 
 def is_ill_conditioned(block: Singles) -> bool:
     """Whether pivots of a block of L are so small that products with its inverse lose digits."""
-    return not float(block.diagonal().min()) ** 2 > 2.0**-20
+    return not float(block.diagonal().min()) > 2.0**-10
 
 
 def inverted(lower: Singles, smallest: int = 32) -> Singles:

@@ -113,7 +113,8 @@ class Refinement:
         for _ in range(MAX_STEPS):
             if not len(columns.index):
                 break
-            closer = self._closer(columns, way)
+            with np.errstate(all="ignore"):  # a way that leads nowhere may overflow on it
+                closer = self._closer(columns, way)
             if not (closer.norm <= slowest * columns.norm).all():
                 break
             columns = self._note(closer, outcome)

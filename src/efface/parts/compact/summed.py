@@ -26,10 +26,13 @@ from efface.guarantee import noise
 from efface.guarantee.apriori import StatePolicy
 from efface.guarantee.certificates import Difference, ExactCertificate, Given, reached
 from efface.guarantee.promise import Guarantee
+from efface.parts.compact.factor import Way
+from efface.parts.compact.kept_factor import KeptFactor
 from efface.parts.compact.quantiser import Quantiser
-from efface.parts.compact.ridge import RidgeSolution, solve
+from efface.parts.compact.ridge import RidgeSolution, factor_of, solve
 from efface.parts.compact.rows import Rows
 from efface.parts.compact.statistics import Statistics
+from efface.parts.compact.workers import working
 from efface.parts.part import Change, Forgetter
 from efface.parts.training_set import TrainingSet
 from efface.progress import Progress
@@ -67,6 +70,7 @@ class Summed(Forgetter):
     # (k, c) float32; float64 with noise on it, and in files of earlier versions.
     theta: np.ndarray | None
     weights_proved: bool | None  # of the last solve; None: not solved here
+    kept_factor: KeptFactor | None = None  # of the sums that were loaded
 
     @property
     @abstractmethod
@@ -135,18 +139,35 @@ class Summed(Forgetter):
             # The certificate will ask for the digest: hashing leaves the interpreter to the solve.
             with ThreadPoolExecutor(1) as beside:
                 beside.submit(statistics.digest)
-                return self.solve_sums()
+                return self.solve_sums(self._way_without(rows))
         except EffaceError:
             statistics.add(rows.features, rows.targets)
             raise
 
-    def solve_sums(self) -> RidgeSolution:
+    def _way_without(self, rows: Rows) -> Way | None:
+        """From the factor that was kept, which is of the sums with these rows; it is used once."""
+        kept, self.kept_factor = self.kept_factor, None
+        if kept is None:
+            return None
+        quantiser, statistics = self.require_sums()
+        with working():
+            real = rows.features.astype(np.float64) * quantiser.scale
+            return kept.without(real, self._ridge_for(statistics.num_rows))
+
+    def _ridge_for(self, num_rows: int) -> float:
+        """λ."""
+        if self.mu is not None:
+            return float(num_rows) * self.mu
+        assert self.total_ridge is not None
+        return self.total_ridge
+
+    def solve_sums(self, near: Way | None = None) -> RidgeSolution:
         """The weights of the sums as they are, from now on this part's."""
-        result = self.solution_of(self.require_sums()[1])
+        result = self.solution_of(self.require_sums()[1], near)
         self.theta, self.weights_proved = result.theta, result.proved
         return result
 
-    def solution_of(self, statistics: Statistics) -> RidgeSolution:
+    def solution_of(self, statistics: Statistics, near: Way | None = None) -> RidgeSolution:
         """The weights of these sums, with this part's scales and ridge: λ itself, or μ times n."""
         return solve(
             statistics,
@@ -154,6 +175,7 @@ class Summed(Forgetter):
             ridge=self.total_ridge if self.mu is None else None,
             scale=self.require_sums()[0].scale,
             target_scale=self.target_quantiser.scale,
+            near=near,
         ).checked()
 
     @property
@@ -303,6 +325,19 @@ class Summed(Forgetter):
         arrays = files.read_arrays(folder / STATISTICS)
         with files.as_saved(folder / STATISTICS):
             self.statistics = Statistics.from_arrays(arrays)
+        self.kept_factor = KeptFactor.load(folder, self.num_features)
+
+    def keep_factor(self, folder: Path) -> bool:
+        """A factor of the sums as they are, so that the next request is served sooner."""
+        quantiser, statistics = self.require_sums()
+        if statistics.num_rows == 0:
+            return False
+        ridge = self._ridge_for(statistics.num_rows)
+        scales = quantiser.scale, self.target_quantiser.scale
+        factor = factor_of(statistics, ridge, *scales)
+        if factor is not None:
+            KeptFactor(factor, ridge).save(folder)
+        return factor is not None
 
 
 class StoredSums(Summed):
