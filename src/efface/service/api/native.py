@@ -1,0 +1,223 @@
+"""efface's own API: predict, submit, follow, cancel, fetch the receipt; health and numbers."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from starlette.responses import JSONResponse, PlainTextResponse
+
+from efface.errors import EffaceError
+from efface.service.api.doors import (
+    RawBody,
+    TheOffice,
+    allowed,
+    check_owned,
+    check_type,
+    json_body,
+    parsed,
+)
+from efface.service.api.forms import (
+    TICKET_ID,
+    ModelReply,
+    PredictionReply,
+    SubmitForm,
+    TicketReply,
+    TicketsReply,
+)
+from efface.service.api.replies import ServiceError, errors
+from efface.service.keys import ANYBODY, BRINGING, LOOKING, ApiKey
+from efface.service.receipts import receipt_of
+from efface.service.states import OPEN, State
+from efface.service.tickets import Intake, Ticket
+from efface.service.times import seconds_of
+from efface.workspace.published import current
+
+SOURCE = "native"
+IMAGES = ("image/png", "image/jpeg", "image/webp", "image/bmp", "image/gif", "image/tiff")
+router = APIRouter()
+Anybody = Annotated[ApiKey, Depends(allowed(*ANYBODY))]
+Bringing = Annotated[ApiKey, Depends(allowed(*BRINGING))]
+Looking = Annotated[ApiKey, Depends(allowed(*LOOKING))]
+TicketId = Annotated[str, Path(pattern=TICKET_ID)]
+IMAGE_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {kind: {"schema": {"type": "string", "format": "binary"}} for kind in IMAGES},
+    }
+}
+
+
+@router.post(
+    "/v1/predict",
+    response_model=PredictionReply,
+    responses=errors(401, 403, 415),
+    openapi_extra=IMAGE_BODY,
+    tags=["model"],
+)
+def predict(
+    request: Request,
+    office: TheOffice,
+    key: Anybody,
+    body: RawBody,
+    top: Annotated[int, Query(ge=1, le=1000)] = 5,
+) -> Any:
+    """The likeliest classes of the image in the body. It is not kept."""
+    check_type(request, IMAGES)
+    start = time.perf_counter()
+    try:
+        answer = office.served.predict(body, top)
+    except EffaceError as problem:
+        raise ServiceError(400, "image", "this is no image that can be read.") from problem
+    office.metrics.predicted(time.perf_counter() - start)
+    return answer
+
+
+@router.get(
+    "/v1/model", response_model=ModelReply, responses=errors(401, 403), tags=["model"]
+)
+def model(office: TheOffice, key: Anybody) -> Any:
+    """Which release is served, its classes, and what is proved about it."""
+    release = office.served.release
+    path = office.path / "certificates" / f"{release}.public.json"
+    certificate = json.loads(path.read_bytes()) if path.is_file() else None
+    return {"release": release, "classes": office.served.classes, "certificate": certificate}
+
+
+# --- requests -------------------------------------------------------------------------------------
+
+
+@router.post(
+    "/v1/requests",
+    response_model=TicketReply,
+    status_code=201,
+    responses={200: {"model": TicketReply, "description": "It came before."}}
+    | errors(401, 403, 404, 409, 415),
+    openapi_extra=json_body(SubmitForm),
+    tags=["requests"],
+)
+def submit(
+    request: Request, response: Response, office: TheOffice, key: Bringing, body: RawBody
+) -> Any:
+    """Ask that a person be forgotten; the same ``external_id`` again is the same request."""
+    check_type(request, ("application/json",))
+    form = parsed(SubmitForm, body)
+    submitted = None if form.submitted_time is None else seconds_of(form.submitted_time)
+    intake = Intake(
+        SOURCE,
+        f"{key.name}\0{form.external_id}",
+        body,
+        key.name,
+        regulation=form.regulation,
+        submitted=submitted,
+    )
+    ticket, new = office.take_in(intake, [entry.identity() for entry in form.identities])
+    response.status_code = 201 if new else 200
+    return TicketReply.of(ticket)
+
+
+@router.get(
+    "/v1/requests", response_model=TicketsReply, responses=errors(401, 403), tags=["requests"]
+)
+def list_requests(
+    office: TheOffice, key: Looking, limit: Annotated[int, Query(ge=1, le=1000)] = 100
+) -> Any:
+    """The newest requests; they name nobody."""
+    return {"requests": [TicketReply.of(ticket) for ticket in office.desk.latest(limit)]}
+
+
+@router.get(
+    "/v1/requests/{name}",
+    response_model=TicketReply,
+    responses=errors(401, 403, 404),
+    tags=["requests"],
+)
+def follow(office: TheOffice, key: Anybody, name: TicketId) -> Any:
+    """How a request stands, from intake on."""
+    return TicketReply.of(_owned(office, key, name))
+
+
+@router.delete(
+    "/v1/requests/{name}",
+    response_model=TicketReply,
+    status_code=202,
+    responses=errors(401, 403, 404, 409),
+    tags=["requests"],
+)
+def cancel(office: TheOffice, key: Bringing, name: TicketId) -> Any:
+    """Call a request off that still waits."""
+    return TicketReply.of(office.desk.cancel(_owned(office, key, name).id))
+
+
+@router.get(
+    "/v1/requests/{name}/receipt",
+    responses={200: {"content": {"application/json": {"schema": {"type": "object"}}}}}
+    | errors(401, 403, 404, 409),
+    tags=["requests"],
+)
+def receipt(office: TheOffice, key: Anybody, name: TicketId) -> Response:
+    """What is proved about the model that is served without the person."""
+    return receipt_reply(office.path, _owned(office, key, name))
+
+
+def receipt_reply(path: Any, ticket: Ticket) -> Response:
+    if ticket.state is not State.DONE:
+        fix = "ask again when it is done."
+        raise ServiceError(409, "not_done", f"the request is {ticket.state}.", fix)
+    try:
+        name, data = receipt_of(path, ticket)
+    except EffaceError as problem:
+        raise ServiceError(404, "no_receipt", problem.message, problem.fix) from problem
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return Response(data, 200, headers, "application/json")
+
+
+def _owned(office: TheOffice, key: ApiKey, name: str) -> Ticket:
+    ticket = office.desk.get(name)
+    check_owned(key, ticket)
+    return ticket
+
+
+# --- health ---------------------------------------------------------------------------------------
+
+
+@router.get("/health", tags=["health"], responses={200: {"description": "It runs."}})
+def health() -> dict[str, str]:
+    """Whether the process answers."""
+    return {"status": "ok"}
+
+
+@router.get(
+    "/ready", tags=["health"], responses={503: {"description": "It cannot answer for the model."}}
+)
+def ready(office: TheOffice) -> Response:
+    """Whether model and ledger are there, and the release in memory is the published one."""
+    try:
+        published = current(office.path)
+        office.place.ledger.head()
+        problem = "" if published is not None else "there is no model"
+        if published is not None and published.release != office.served.release:
+            problem = "a new release is being loaded"
+    except (EffaceError, OSError):
+        problem = "the ledger or the workspace cannot be read"
+    status = {"status": problem or "ok", "release": office.served.release}
+    return JSONResponse(status, 503 if problem else 200)
+
+
+@router.get(
+    "/metrics",
+    tags=["health"],
+    response_class=PlainTextResponse,
+    responses=errors(401, 403),
+)
+def metrics(office: TheOffice, key: Looking) -> PlainTextResponse:
+    """Numbers for Prometheus."""
+    now = time.time()
+    waiting = office.desk.in_state(*OPEN)
+    oldest = max((now - ticket.received for ticket in waiting), default=0.0)
+    due = min((ticket.due - now for ticket in waiting), default=0.0)
+    states = {str(state): number for state, number in office.desk.counts().items()}
+    text = office.metrics.text(states, office.served.release, oldest, due)
+    return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
