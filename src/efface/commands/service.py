@@ -14,6 +14,8 @@ from efface.commands.output import JsonFlag, finish, table
 from efface.commands.serve import Config, WorkspacePath, needed
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from rich.console import Console
 
 EXAMPLES = """\
@@ -104,7 +106,7 @@ def requests(workspace: WorkspacePath, config: Config = None, json: JsonFlag = F
     finish({"requests": rows}, as_json=json, render=lambda console: _render(console, rows))
 
 
-def _render(console: Console, rows: list[dict[str, object]]) -> None:
+def _render(console: Console, rows: Sequence[Mapping[str, object]]) -> None:
     if not rows:
         console.print("none")
         return

@@ -1,7 +1,8 @@
 """Where a callback may go: https to a public address, or a host that the operator has listed.
 
-A URL that somebody else gave must not make the service speak to the machines around it. So the name is resolved
-once, every address it has must be public, the connection goes to that very address, and redirects are not followed.
+A URL that somebody else gave must not make the service speak to the machines around it. So the name
+is resolved once, every address it has must be public, the connection goes to that very address, and
+redirects are not followed.
 """
 
 from __future__ import annotations
@@ -49,9 +50,15 @@ def _parts(url: str, listed: Sequence[str]) -> tuple[bool, str, int, str, bool]:
     except ValueError as problem:
         raise AddressError("a callback URL cannot be read.", fix) from problem
     clean = url.isascii() and url.isprintable() and " " not in url and len(url) <= LONGEST_URL
-    if not (clean and host and found.scheme in ("http", "https")) or found.username or found.password:
+    if (
+        not (clean and host and found.scheme in ("http", "https"))
+        or found.username
+        or found.password
+    ):
         raise AddressError("a callback URL is not a plain https URL.", fix)
-    trusted = any(fnmatch.fnmatch(f"{host}:{port}" if ":" in rule else host, rule) for rule in listed)
+    trusted = any(
+        fnmatch.fnmatch(f"{host}:{port}" if ":" in rule else host, rule) for rule in listed
+    )
     if found.scheme == "http" and not trusted:
         raise AddressError("a callback URL is not https, and its host is not listed.", fix)
     if not trusted and is_address(host) and not is_public(host):
@@ -67,7 +74,9 @@ def resolve(url: str, listed: Sequence[str]) -> Target:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as problem:
-        raise AddressError("the host of a callback is not known.", "it is tried again.") from problem
+        raise AddressError(
+            "the host of a callback is not known.", "it is tried again."
+        ) from problem
     addresses = [str(entry[4][0]) for entry in found]
     if not trusted and not all(is_public(address) for address in addresses):
         fix = "have the operator list it in [callbacks] hosts."

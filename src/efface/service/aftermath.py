@@ -1,4 +1,7 @@
-"""After a release: hooks, servers that have it, the mapping file without those who are gone; then a request is done."""
+"""After a release: hooks, servers that have it, the mapping file without those who are gone.
+
+Then a request is done.
+"""
 
 from __future__ import annotations
 

@@ -8,10 +8,11 @@ from collections.abc import AsyncIterator, MutableMapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
+from fastapi import Depends, FastAPI, Request, Response
 from starlette.responses import RedirectResponse
 
 from efface.service.api import fides, meta, native, opendsr
+from efface.service.api.doors import only_known
 from efface.service.api.replies import handle_errors
 from efface.service.limits import App, BodyLimit, Receive, Scope, Send
 from efface.service.office import Office
@@ -51,12 +52,11 @@ def make_app(office: Office) -> FastAPI:
         redoc_url=None,
     )
     app.state.office = office
-    app.include_router(native.router)
-    app.include_router(fides.router)
-    if office.settings.opendsr is not None:
-        app.include_router(opendsr.router)
-    if office.settings.meta is not None:
-        app.include_router(meta.router)
+    routers = [native.router, fides.router]
+    routers += [opendsr.router] if office.settings.opendsr is not None else []
+    routers += [meta.router] if office.settings.meta is not None else []
+    for router in routers:
+        app.include_router(router, dependencies=[Depends(only_known)])
     app.include_router(page.router, include_in_schema=False)
     handle_errors(app)
 
@@ -64,13 +64,16 @@ def make_app(office: Office) -> FastAPI:
     async def not_signed_in(_: Request, problem: NotSignedIn) -> Response:
         return RedirectResponse("/login", 303)
 
-    app.add_middleware(BodyLimit, limits=office.settings.limits)  # type: ignore[arg-type]
-    app.add_middleware(Observed, office=office)  # type: ignore[arg-type]
+    app.add_middleware(BodyLimit, limits=office.settings.limits)
+    app.add_middleware(Observed, office=office)
     return app
 
 
 class Observed:
-    """An ASGI layer: counts and logs by the route's pattern, since paths, queries and bodies may name somebody."""
+    """An ASGI layer: counts and logs by the route's pattern, since paths, queries and bodies
+
+    may name somebody.
+    """
 
     def __init__(self, app: App, office: Office) -> None:
         self.app, self.office = app, office

@@ -1,8 +1,8 @@
 """The desk: the one table of requests. Every change of state and its row in the ledger are one transaction.
 
-A request is known by (source, external id): brought twice it is one, brought twice with another content it is a
-conflict. When it has ended, whatever named the person is deleted in the same transaction; ``scrub`` then takes it out
-of the database's free pages.
+A request is known by (source, external id): brought twice it is one, brought twice with another
+content it is a conflict. When it has ended, whatever named the person is deleted in the same
+transaction; ``scrub`` then takes it out of the database's free pages.
 """
 
 from __future__ import annotations
@@ -61,7 +61,10 @@ class Desk:
     def submit(self, intake: Intake, now: float | None = None) -> tuple[Ticket, bool]:
         """The request, and whether it is new; one that came before is answered as it stands."""
         now = time.time() if now is None else now
-        external, body = self.tag("external", intake.external_id), self.tag("body", essence(intake.body))
+        external, body = (
+            self.tag("external", intake.external_id),
+            self.tag("body", essence(intake.body)),
+        )
         with self.ledger.transaction() as tx:
             found = self._found(tx, intake.source, external)
             if found is not None:
@@ -75,8 +78,12 @@ class Desk:
 
     def seen(self, intake: Intake) -> Ticket | None:
         """The request, if it came before."""
-        rows = self.ledger.query(NUMBERED, (intake.source, self.tag("external", intake.external_id)))
-        return _same(Ticket.of_row(rows[0]), self.tag("body", essence(intake.body))) if rows else None
+        rows = self.ledger.query(
+            NUMBERED, (intake.source, self.tag("external", intake.external_id))
+        )
+        return (
+            _same(Ticket.of_row(rows[0]), self.tag("body", essence(intake.body))) if rows else None
+        )
 
     def _insert(
         self, tx: Transaction, intake: Intake, external: str, body: str, now: float
@@ -121,7 +128,9 @@ class Desk:
         check(ticket.state, state)
         told = {"request": ticket.id, "state": str(state)}
         told |= {name: value for name, value in changes.items() if name in ("reason", "release")}
-        row = tx.append(ROW, {name: value for name, value in told.items() if value not in ("", None)})
+        row = tx.append(
+            ROW, {name: value for name, value in told.items() if value not in ("", None)}
+        )
         steps = [[str(step.state), step.when, step.row] for step in ticket.history]
         changes |= {
             "state": str(state),
@@ -136,9 +145,7 @@ class Desk:
 
     def _update(self, tx: Transaction, name: str, changes: dict[str, Any]) -> Ticket:
         assigned = ", ".join(f"{column} = ?" for column in changes)
-        tx.execute(
-            f"UPDATE service_tickets SET {assigned} WHERE id = ?", (*changes.values(), name)
-        )
+        tx.execute(f"UPDATE service_tickets SET {assigned} WHERE id = ?", (*changes.values(), name))
         return self._get(tx, name)
 
     def _announce(self, tx: Transaction, ticket: Ticket, state: State) -> None:

@@ -107,7 +107,8 @@ def read_mapping(path: Path) -> dict[str, list[Identity]]:
     owners = files.read_json(path, SCHEMA).get("owners")
     with files.as_saved(path):
         return {
-            owner: [_listed(values) for values in listed] for owner, listed in dict(owners).items()  # type: ignore[arg-type]
+            owner: [_listed(values) for values in listed]
+            for owner, listed in dict(owners).items()  # type: ignore[arg-type]
         }
 
 

@@ -1,7 +1,7 @@
 """API keys: who may submit, operate or only read. Stored as SHA-256; a key itself is shown once.
 
-A key has 256 random bits, so that its plain hash cannot be guessed. It is compared with every stored hash in constant
-time, whether or not one has matched.
+A key has 256 random bits, so that its plain hash cannot be guessed. It is compared with every
+stored hash in constant time, whether or not one has matched.
 """
 
 from __future__ import annotations

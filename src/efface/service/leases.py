@@ -1,7 +1,8 @@
-"""A lease: who may work on the model. It runs out unless it is renewed, so a killed worker blocks nobody for long.
+"""A lease: who may work on the model. It runs out unless it is renewed, so a killed worker blocks
+nobody for long.
 
-The workspace's own lock keeps two processes from changing a model at once whatever happens here; the lease keeps
-two workers from taking the same requests.
+The workspace's own lock keeps two processes from changing a model at once whatever happens here;
+the lease keeps two workers from taking the same requests.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ class Lease:
         """Take or renew it; False while another worker's has not run out."""
         now = time.time() if now is None else now
         with self.ledger.transaction() as tx:
-            rows = tx.execute("SELECT holder, until FROM service_leases WHERE name = ?", (self.name,))
+            rows = tx.execute(
+                "SELECT holder, until FROM service_leases WHERE name = ?", (self.name,)
+            )
             if not rows:
                 tx.execute(
                     "INSERT INTO service_leases (name, holder, until) VALUES (?, ?, ?)",

@@ -23,7 +23,10 @@ IMAGES = ("/v1/predict", "/page/predict")
 
 
 class RateLimiter:
-    """So many requests a minute for each name, a minute's worth at once; in memory, for the latest names only."""
+    """So many requests a minute for each name, a minute's worth at once.
+
+    In memory, for the latest names only.
+    """
 
     def __init__(self) -> None:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()

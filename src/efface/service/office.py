@@ -68,8 +68,8 @@ class Office:
     def take_in(self, intake: Intake, identities: list[Identity]) -> tuple[Ticket, bool]:
         """Find out who is meant and put the request on the desk; a replay is answered as it stands.
 
-        Unknown identities are an error that changes nothing. Somebody of whom images are core data is refused,
-        and that is kept: they asked, and were told no.
+        Unknown identities are an error that changes nothing. Somebody of whom images are core data
+        is refused, and that is kept: they asked, and were told no.
         """
         replayed = self.desk.seen(intake)
         if replayed is not None:

@@ -36,7 +36,9 @@ class Place:
         ledger = Ledger.open(settings.ledger or path / LEDGER, create=True, key=key)
         ledger.define(STATEMENTS)
         wanted = settings.opendsr
-        signer = None if wanted is None else ReplySigner(wanted.key, wanted.certificate, wanted.domain)
+        signer = (
+            None if wanted is None else ReplySigner(wanted.key, wanted.certificate, wanted.domain)
+        )
         return cls(path, settings, ledger, key, signer)
 
     def __enter__(self) -> Place:

@@ -1,8 +1,8 @@
 """The receipt of a request: what was proved about the release that no longer has the person.
 
-A workspace keeps the proof of the release that is served, in full: an older one would tell about people who have
-been forgotten since. So a request's receipt is that of the release that is served now, which is without the person
-as well.
+A workspace keeps the proof of the release that is served, in full: an older one would tell about
+people who have been forgotten since. So a request's receipt is that of the release that is served
+now, which is without the person as well.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
 """The model in memory: predictions go on while another release is made, and switch to it at once.
 
-``predict`` takes whatever model is there when it begins. A thread looks at the workspace's CURRENT; when it names
-another release that one is loaded beside the old one and put in its place by one assignment.
+``predict`` takes whatever model is there when it begins. A thread looks at the workspace's CURRENT;
+when it names another release that one is loaded beside the old one and put in its place by one
+assignment.
 """
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import threading
 import time
@@ -15,13 +17,17 @@ from typing import Any
 
 import numpy as np
 
-from efface.errors import EffaceError
+from efface.errors import EffaceError, FormatError
 from efface.ledger import Ledger
 from efface.model.mixed_linear import MixedLinear
 from efface.workspace.published import Current, current, load
 
 LOOK_SECONDS, TELL_SECONDS = 0.2, 2.0
 STALE_SECONDS = 10.0  # a server that was not heard of for so long is gone
+
+
+class ImageError(EffaceError):
+    """An image that no prediction can be made of."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +100,15 @@ class ServedModel:
         """The likeliest classes of one encoded image, with their scores, and the release that says so."""
         loaded = self._loaded  # one release for the whole answer
         model = loaded.model
-        scores, order = model.logits([image]).softmax(1)[0].sort(descending=True, stable=True)
+        try:
+            logits = model.logits([image])
+        except FormatError as problem:  # not of the size that the model is for
+            raise ImageError(
+                problem.message, "send an image like those it was trained on."
+            ) from None
+        except EffaceError:
+            raise ImageError("this is no image that can be read.", "send PNG or JPEG.") from None
+        scores, order = logits.softmax(1)[0].sort(descending=True, stable=True)
         names = [model.classes[i] for i in order[:top].tolist()]
         rounded = [round(score, 6) for score in scores[:top].tolist()]
         listed = [{"label": n, "score": s} for n, s in zip(names, rounded, strict=True)]
@@ -110,9 +124,12 @@ def _load(path: Path) -> Loaded:
     while True:
         before = current(path)
         if before is None:
-            raise EffaceError(f"{path} is not a workspace.", "give what `efface train` has written.")
+            raise EffaceError(
+                f"{path} is not a workspace.", "give what `efface train` has written."
+            )
         model = load(path)
-        model.logits(_blank(model))  # what the first prediction has to load and check is there then
+        with contextlib.suppress(EffaceError):  # a model for images of one size has another one
+            model.logits(_blank(model))  # so that the first prediction has nothing left to load
         if current(path) == before:  # else it is not known which one was read
             return Loaded(before, model)
 

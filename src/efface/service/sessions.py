@@ -1,7 +1,9 @@
-"""Sessions of the page: a signed cookie that says which key was used and until when, and a token against forgery.
+"""Sessions of the page: a signed cookie that says which key was used and until when, and a token
+against forgery.
 
-Cookie: ``name.until.nonce.mac`` with mac = HMAC-SHA-256(key, …). The token in every form is another HMAC of the same
-session, so that a page elsewhere, which cannot read it, cannot make a browser act here.
+Cookie: ``name.until.nonce.mac`` with mac = HMAC-SHA-256(key, …). The token in every form is another
+HMAC of the same session, so that a page elsewhere, which cannot read it, cannot make a browser act
+here.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ class Sessions:
 
     def read(self, cookie: str, now: float | None = None) -> Session | None:
         """The session of a cookie that is whole and not too old."""
-        text, _, mac = cookie.partition(".")
+        text, _, _ = cookie.partition(".")
         try:
             padded = text + "=" * (-len(text) % 4)
             plain = base64.b64decode(padded, b"-_", validate=True).decode()

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -33,17 +33,19 @@ class Section(BaseModel):
 class BatchSettings(Section):
     """When the requests that wait are carried out, all of them in one step."""
 
-    window_seconds: float = Field(2.0, ge=0)
-    minimum: int = Field(1, ge=1)  # people
-    largest: int = Field(1000, ge=1)  # requests
-    margin_days: float = Field(5.0, ge=0, le=30)  # before the deadline nobody waits any longer
+    window_seconds: float = Field(default=2.0, ge=0)
+    minimum: int = Field(default=1, ge=1)  # people
+    largest: int = Field(default=1000, ge=1)  # requests
+    margin_days: float = Field(
+        default=5.0, ge=0, le=30
+    )  # before the deadline nobody waits any longer
 
 
 class LimitSettings(Section):
-    body_bytes: int = Field(64 * 1024, ge=1024)
-    image_bytes: int = Field(10 * 1024 * 1024, ge=1024)
-    per_minute: int = Field(600, ge=1)  # requests of one key
-    strangers_per_minute: int = Field(60, ge=1)  # from one address without a key
+    body_bytes: int = Field(default=64 * 1024, ge=1024)
+    image_bytes: int = Field(default=10 * 1024 * 1024, ge=1024)
+    per_minute: int = Field(default=600, ge=1)  # requests of one key
+    strangers_per_minute: int = Field(default=60, ge=1)  # from one address without a key
 
 
 class OpenDsrSettings(Section):
@@ -64,9 +66,9 @@ class CallbackSettings(Section):
     """Which hosts may be called. https to a public address always; anything else only if it is listed."""
 
     hosts: tuple[str, ...] = ()
-    timeout_seconds: float = Field(10.0, gt=0)
-    attempts: int = Field(12, ge=1)
-    backoff_seconds: float = Field(5.0, gt=0)  # doubled with each attempt
+    timeout_seconds: float = Field(default=10.0, gt=0)
+    attempts: int = Field(default=12, ge=1)
+    backoff_seconds: float = Field(default=5.0, gt=0)  # doubled with each attempt
 
 
 class EvaluationSettings(Section):
@@ -86,7 +88,7 @@ class StoreHookSettings(Section):
 class CommandHookSettings(Section):
     kind: Literal["command"]
     argv: tuple[str, ...] = Field(min_length=1)  # {model} and {release} are filled in
-    timeout_seconds: float = Field(600.0, gt=0)
+    timeout_seconds: float = Field(default=600.0, gt=0)
 
 
 class MlflowHookSettings(Section):
@@ -107,8 +109,10 @@ class ServiceSettings(Section):
     ledger: str | None = None  # a PostgreSQL URL; by default the workspace's own
     user_part_only: bool = False  # forget somebody's user images though core has others
     identities: Path | None = None
-    retry_seconds: float = Field(30.0, gt=0)  # after a step or a hook failed; doubled with each attempt
-    lease_seconds: float = Field(15.0, gt=0)
+    retry_seconds: float = Field(
+        default=30.0, gt=0
+    )  # after a step or a hook failed; doubled with each attempt
+    lease_seconds: float = Field(default=15.0, gt=0)
     batch: BatchSettings = BatchSettings()
     limits: LimitSettings = LimitSettings()
     callbacks: CallbackSettings = CallbackSettings()
@@ -139,7 +143,7 @@ def _placed(settings: ServiceSettings, folder: Path) -> ServiceSettings:
     """The same with every path below ``folder``, unless it is absolute."""
 
     def placed(section: BaseModel) -> BaseModel:
-        changes = {}
+        changes: dict[str, Any] = {}
         for name in type(section).model_fields:
             value = getattr(section, name)
             if isinstance(value, Path):

@@ -43,7 +43,9 @@ class Reason(StrEnum):
     """Why a request is refused, in the words of the Data Rights Protocol."""
 
     NO_MATCH = "no_match"
-    CLAIM_NOT_COVERED = "claim_not_covered"  # the person's images are core data, which is not forgotten
+    CLAIM_NOT_COVERED = (
+        "claim_not_covered"  # the person's images are core data, which is not forgotten
+    )
     OTHER = "other"
 
 

@@ -1,7 +1,8 @@
 """The worker: carries out the requests that wait, all of them in one forgetting step.
 
-Killed at any moment, nothing is lost: a request that was running is looked at again by the next worker. If the
-person is no longer in the workspace, the release without them is published; otherwise it is carried out again.
+Killed at any moment, nothing is lost: a request that was running is looked at again by the next
+worker. If the person is no longer in the workspace, the release without them is published;
+otherwise it is carried out again.
 """
 
 from __future__ import annotations
@@ -65,7 +66,9 @@ class Worker:
                 if lease.take():
                     with lease:
                         self.step()
-            except Exception as problem:  # the next step is a new attempt; nothing personal in the log
+            except (
+                Exception
+            ) as problem:  # the next step is a new attempt; nothing personal in the log
                 log.error("the worker met %s", type(problem).__name__)
                 stop.wait(self.settings.retry_seconds)
         lease.give_back()
@@ -174,4 +177,3 @@ class Worker:
         elif problem:
             log.warning("%d requests stay open after a hook failed", len(tickets))
             self._put_off(tickets, problem)
-

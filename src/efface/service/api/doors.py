@@ -99,7 +99,29 @@ def parsed(model: type[Model], body: bytes) -> Model:
 
 def json_body(model: type[BaseModel]) -> dict[str, Any]:
     """The description of a body that is read raw."""
-    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
-    schema.pop("$defs", None)
-    content = {"application/json": {"schema": schema}}
+    schema = model.model_json_schema()
+    content = {"application/json": {"schema": _inlined(schema, schema.pop("$defs", {}))}}
     return {"requestBody": {"required": True, "content": content}}
+
+
+def _inlined(part: Any, known: dict[str, Any]) -> Any:
+    """The same without references; none of the forms holds itself."""
+    if isinstance(part, list):
+        return [_inlined(entry, known) for entry in part]
+    if not isinstance(part, dict):
+        return part
+    if "$ref" in part:
+        return _inlined(known[part["$ref"].rpartition("/")[2]], known)
+    return {name: _inlined(value, known) for name, value in part.items()}
+
+
+def only_known(request: Request) -> None:
+    """400 for a parameter that the route does not have: a misspelt one would else be ignored."""
+    route = request.scope["route"]
+    known = {parameter.alias for parameter in route.dependant.query_params}
+    unknown = set(request.query_params) - known
+    if unknown:
+        message = f"there are {len(unknown)} parameters in the URL that are not known here."
+        raise ServiceError(
+            400, "malformed", message, f"known: {', '.join(sorted(known)) or 'none'}."
+        )

@@ -1,4 +1,7 @@
-"""Fides: the webhook of a privacy request. A two-way hook is halted here, and resumed when the person is forgotten."""
+"""Fides: the webhook of a privacy request.
+
+A two-way hook is halted here, and resumed when the person is forgotten.
+"""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def _time(text: str) -> str:
 
 
 def _printable(text: str) -> str:
-    if "\0" in text or any(0xD800 <= ord(c) < 0xE000 for c in text):
+    if any(0xD800 <= ord(c) < 0xE000 for c in text):  # halves of characters
         raise ValueError("not a text")
     return text
 
@@ -32,7 +32,12 @@ Time = Annotated[
     AfterValidator(_time),
     Field(json_schema_extra={"format": "date-time"}),
 ]
-Text = Annotated[str, StringConstraints(min_length=1, max_length=512), AfterValidator(_printable)]
+PRINTABLE = r"^[^\x00-\x1f\x7f]+$"
+Text = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=512, pattern=PRINTABLE),
+    AfterValidator(_printable),
+]
 
 
 class Form(BaseModel):

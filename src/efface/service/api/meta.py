@@ -42,7 +42,10 @@ def sign(payload: bytes, secret: bytes) -> str:
 
 
 def opened(signed_request: str, secret: bytes) -> dict[str, Any]:
-    """The payload, if the signature is the one; ServiceError otherwise. Compared in constant time, as text."""
+    """The payload, if the signature is the one.
+
+    ServiceError otherwise. Compared in constant time, as text.
+    """
     _, _, encoded = signed_request.partition(".")
     expected = f"{_b64url(hmac.digest(secret, encoded.encode(), 'sha256'))}.{encoded}"
     if not hmac.compare_digest(signed_request.encode(), expected.encode()):

@@ -27,7 +27,7 @@ from efface.service.api.forms import (
     TicketReply,
     TicketsReply,
 )
-from efface.service.api.replies import ServiceError, errors
+from efface.service.api.replies import ServiceError, content, errors
 from efface.service.keys import ANYBODY, BRINGING, LOOKING, ApiKey
 from efface.service.receipts import receipt_of
 from efface.service.states import OPEN, State
@@ -67,17 +67,12 @@ def predict(
     """The likeliest classes of the image in the body. It is not kept."""
     check_type(request, IMAGES)
     start = time.perf_counter()
-    try:
-        answer = office.served.predict(body, top)
-    except EffaceError as problem:
-        raise ServiceError(400, "image", "this is no image that can be read.") from problem
+    answer = office.served.predict(body, top)
     office.metrics.predicted(time.perf_counter() - start)
     return answer
 
 
-@router.get(
-    "/v1/model", response_model=ModelReply, responses=errors(401, 403), tags=["model"]
-)
+@router.get("/v1/model", response_model=ModelReply, responses=errors(401, 403), tags=["model"])
 def model(office: TheOffice, key: Anybody) -> Any:
     """Which release is served, its classes, and what is proved about it."""
     release = office.served.release
@@ -93,8 +88,9 @@ def model(office: TheOffice, key: Anybody) -> Any:
     "/v1/requests",
     response_model=TicketReply,
     status_code=201,
-    responses={200: {"model": TicketReply, "description": "It came before."}}
-    | errors(401, 403, 404, 409, 415),
+    responses=errors(
+        *(401, 403, 404, 409, 415), fine={"model": TicketReply, "description": "It came before."}
+    ),
     openapi_extra=json_body(SubmitForm),
     tags=["requests"],
 )
@@ -153,8 +149,7 @@ def cancel(office: TheOffice, key: Bringing, name: TicketId) -> Any:
 
 @router.get(
     "/v1/requests/{name}/receipt",
-    responses={200: {"content": {"application/json": {"schema": {"type": "object"}}}}}
-    | errors(401, 403, 404, 409),
+    responses=errors(401, 403, 404, 409, fine=content("application/json", "object")),
     tags=["requests"],
 )
 def receipt(office: TheOffice, key: Anybody, name: TicketId) -> Response:
@@ -209,10 +204,9 @@ def ready(office: TheOffice) -> Response:
 @router.get(
     "/metrics",
     tags=["health"],
-    response_class=PlainTextResponse,
-    responses=errors(401, 403),
+    responses=errors(401, 403, fine=content("text/plain")),
 )
-def metrics(office: TheOffice, key: Looking) -> PlainTextResponse:
+def metrics(office: TheOffice, key: Looking) -> Response:
     """Numbers for Prometheus."""
     now = time.time()
     waiting = office.desk.in_state(*OPEN)

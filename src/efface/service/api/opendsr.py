@@ -24,7 +24,7 @@ from efface.service.api.doors import (
     stranger,
 )
 from efface.service.api.forms import Form, Identities, Time
-from efface.service.api.replies import ErrorReply, ServiceError, errors, reply_to
+from efface.service.api.replies import ErrorReply, ServiceError, content, errors, reply_to
 from efface.service.desk import ANNOUNCED
 from efface.service.identities import IdentityFormat, read_mapping
 from efface.service.keys import ANYBODY, BRINGING, ApiKey
@@ -36,6 +36,7 @@ from efface.service.times import rfc3339, seconds_of
 
 SOURCE, VERSION = "opendsr", "2.0"
 UUID4 = r"^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$"
+PEM = "application/x-pem-file"
 OWN_NAMES = "controller_customer_id"  # the type of the workspace's own owner names
 router = APIRouter(tags=["OpenDSR"])
 Anybody = Annotated[ApiKey, Depends(allowed(*ANYBODY))]
@@ -56,8 +57,8 @@ class DsrForm(Form):
     subject_identities: Identities
     submitted_time: Time
     api_version: Annotated[str, StringConstraints(pattern=r"^2(\.[0-9]+)*$")] = VERSION
-    status_callback_urls: Annotated[list[Url], Field(max_length=5)] = []
-    extensions: dict[str, dict[str, Any]] = {}
+    status_callback_urls: Annotated[list[Url], Field(max_length=5)] = Field(default_factory=list)
+    extensions: dict[str, dict[str, Any]] = Field(default_factory=dict)
 
 
 class DsrReceived(BaseModel):
@@ -120,13 +121,12 @@ def discovery(office: TheOffice, _: Annotated[None, Depends(stranger)]) -> Respo
 
 @router.get(
     "/v2/certificate",
-    responses={200: {"content": {"application/x-pem-file": {}}}} | errors(),
-    response_class=Response,
+    responses=errors(fine=content(PEM)),
 )
 def certificate(office: TheOffice, _: Annotated[None, Depends(stranger)]) -> Response:
     """The X.509 certificate of the replies' signatures, PEM."""
     assert office.place.signer is not None
-    return Response(office.place.signer.certificate, media_type="application/x-pem-file")
+    return Response(office.place.signer.certificate, media_type=PEM)
 
 
 @router.post(

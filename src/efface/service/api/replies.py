@@ -17,10 +17,11 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
-from efface.errors import EffaceError, RecordError
+from efface.errors import EffaceError
 from efface.service.addresses import AddressError
 from efface.service.desk import ConflictError, UnknownTicketError
 from efface.service.office import UnknownIdentityError
+from efface.service.served import ImageError
 
 log = logging.getLogger("efface.service")
 
@@ -63,7 +64,7 @@ KNOWN: tuple[tuple[type[EffaceError], int, str], ...] = (
     (UnknownTicketError, 404, "no_request"),
     (ConflictError, 409, "conflict"),
     (AddressError, 400, "callback_url"),
-    (RecordError, 400, "image"),
+    (ImageError, 400, "image"),
 )
 DESCRIBED = {
     400: "Malformed, or it means something that is not done here.",
@@ -78,12 +79,20 @@ DESCRIBED = {
 }
 
 
-def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """For the description of a route: the errors that it may answer with."""
-    return {
+def errors(
+    *statuses: int, fine: Mapping[str, Any] | None = None
+) -> dict[int | str, dict[str, Any]]:
+    """For the description of a route: the errors that it may answer with, and ``fine`` for status 200."""
+    found: dict[int | str, dict[str, Any]] = {
         status: {"model": ErrorReply, "description": DESCRIBED[status]}
         for status in (*statuses, 400, 408, 413, 429)
     }
+    return found | ({} if fine is None else {200: dict(fine)})
+
+
+def content(kind: str, schema: str = "string") -> dict[str, Any]:
+    """The description of a body that is no JSON of ours."""
+    return {"content": {kind: {"schema": {"type": schema}}}}
 
 
 def error_reply(

@@ -28,7 +28,9 @@ class CommandHook(Hook):
             message = f"the command cannot be started ({problem.strerror})."
             raise HookError(message, "check its path.") from problem
         if done.returncode:
-            raise HookError(f"the command ended with exit code {done.returncode}.", "run it by hand.")
+            raise HookError(
+                f"the command ended with exit code {done.returncode}.", "run it by hand."
+            )
 
 
 def _filled(word: str, values: dict[str, str]) -> str:

@@ -18,7 +18,10 @@ class HookError(EffaceError):
 
 @dataclass(frozen=True)
 class PublicModel:
-    """The files that predictions need, by the names they have in a workspace: ``efface.load`` takes such a folder."""
+    """The files that predictions need, by the names they have in a workspace.
+
+    ``efface.load`` takes such a folder.
+    """
 
     workspace: Path
     current: Current
@@ -40,7 +43,9 @@ class PublicModel:
         paths = [core / name for name in CORE_FILES]
         paths += sorted(path for path in release.iterdir() if path.is_file())
         paths += [self.workspace / "certificates" / f"{self.release}.public.json"]
-        found = {path.relative_to(self.workspace).as_posix(): path for path in paths if path.exists()}
+        found = {
+            path.relative_to(self.workspace).as_posix(): path for path in paths if path.exists()
+        }
         return {**found, CURRENT: self.workspace / CURRENT}
 
 

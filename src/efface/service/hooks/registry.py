@@ -1,7 +1,8 @@
-"""MLflow's model registry: a new version, the alias moved, older versions deleted and their artifacts looked for.
+"""MLflow's model registry: a new version, the alias moved, older versions deleted and their
+artifacts looked for.
 
-MLflow's deletions are not always deletions: a deleted run keeps its artifacts, and a version's files stay where
-they were. So the files are deleted themselves, and looked for afterwards.
+MLflow's deletions are not always deletions: a deleted run keeps its artifacts, and a version's
+files stay where they were. So the files are deleted themselves, and looked for afterwards.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ class MlflowHook(Hook):
         for other in client.search_model_versions(f"name='{self.model}'"):
             if other.version != version:
                 self._remove(client, other)
-        left = [v for v in client.search_model_versions(f"name='{self.model}'") if v.version != version]
+        left = [
+            v for v in client.search_model_versions(f"name='{self.model}'") if v.version != version
+        ]
         if left:
             message = f"{len(left)} older versions are still in the registry."
             raise HookError(message, "look who may delete there.")
@@ -76,7 +79,9 @@ class MlflowHook(Hook):
             artifacts.delete_artifacts()
         left = _listed(artifacts)
         if left:
-            message = f"version {version.version} still has {len(left)} artifacts, {left[0]} for one."
+            message = (
+                f"version {version.version} still has {len(left)} artifacts, {left[0]} for one."
+            )
             raise HookError(message, "look who may delete there.")
         client.delete_model_version(self.model, version.version)
         if version.run_id:

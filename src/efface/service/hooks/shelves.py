@@ -57,7 +57,9 @@ class StoreShelf(Shelf):
         try:
             from fsspec.core import url_to_fs
         except ImportError as problem:
-            raise HookError("object stores need fsspec.", 'pip install "efface[service]".') from problem
+            raise HookError(
+                "object stores need fsspec.", 'pip install "efface[service]".'
+            ) from problem
         self._files, root = url_to_fs(url)
         self._root = str(root).rstrip("/")
 

@@ -226,7 +226,4 @@ def cancel(office: TheOffice, guest: Acting, name: str) -> Response:
 def predict(request: Request, office: TheOffice, guest: TheVisitor, body: RawBody) -> Response:
     """What the served release sees in an image; the script asks again when there is another release."""
     checked(office, guest, request.headers.get("x-token", ""))
-    try:
-        return JSONResponse(office.served.predict(body, 3))
-    except EffaceError as problem:
-        raise ServiceError(400, "image", "this is no image that can be read.") from problem
+    return JSONResponse(office.served.predict(body, 3))

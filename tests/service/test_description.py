@@ -1,0 +1,58 @@
+"""The API against its own description.
+
+Whatever schemathesis makes of the OpenAPI, replies are as described.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from hypothesis import HealthCheck, given, settings
+from hypothesis.errors import Unsatisfiable
+from tests.service.offices import native
+
+from efface.service.office import Office
+
+schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
+from schemathesis import GenerationMode  # noqa: E402
+from schemathesis.specs.openapi.checks import (  # noqa: E402
+    negative_data_rejection,
+    positive_data_acceptance,
+)
+
+# What is well formed may still be no image, or name nobody, or carry no signature of ours.
+CONTENT_DECIDES = ("/v1/predict", "/v2/requests", "/meta/data-deletion", "/fides/webhook")
+EXAMPLES = settings(
+    max_examples=5, suppress_health_check=list(HealthCheck), deadline=None, derandomize=True
+)
+NUM_OPERATIONS = 17
+
+
+@pytest.mark.parametrize("mode", list(GenerationMode))
+def test_replies_are_as_described(office: Office, client: TestClient, mode: Any) -> None:
+    """Status, type, headers and body of every reply; unknown methods; bad keys are refused."""
+    headers = {"Authorization": client.headers["Authorization"]}
+    client.post("/v1/requests", json=native())
+    schema = schemathesis.openapi.from_asgi("/openapi.json", client.app)
+    operations = [found.ok() for found in schema.get_all_operations()]
+    for operation in operations:
+        check(operation, mode, headers)
+    assert len(operations) == NUM_OPERATIONS
+    office.place.ledger.verify()
+
+
+def check(operation: Any, mode: Any, headers: dict[str, str]) -> None:
+    excluded = [positive_data_acceptance] if operation.path in CONTENT_DECIDES else []
+
+    @EXAMPLES
+    @given(case=operation.as_strategy(generation_mode=mode))
+    def once(case: Any) -> None:
+        wrong = {str(where) for where, how in case.meta.components.items() if how.mode.is_negative}
+        ours = [negative_data_rejection] if wrong <= {"header"} else []  # we put the key back
+        case.call_and_validate(headers=headers, excluded_checks=[*excluded, *ours])
+
+    with contextlib.suppress(Unsatisfiable):  # nothing can be wrong where nothing is given
+        once()
