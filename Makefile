@@ -11,7 +11,7 @@ endif
 PIP     = $(BIN)/python -m pip --disable-pip-version-check -q
 SOURCES = src tests benchmarks experiments tools
 
-.PHONY: demo test lint types unit docs format wheel clean help
+.PHONY: demo serve test lint types unit docs format wheel clean help
 
 help:  ## what each target does
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -34,6 +34,16 @@ $(VENV)/.docs: $(VENV)/.base
 
 demo: $(VENV)/.base  ## the whole story on digits, under two minutes, ends with efface-demo/report.html
 	$(BIN)/efface demo --out efface-demo
+
+$(VENV)/.service: $(VENV)/.base
+	$(PIP) install -c constraints.txt -e ".[service]"
+	touch $@
+
+efface-demo/workspace/CURRENT: | $(VENV)/.base
+	$(BIN)/efface demo --out efface-demo
+
+serve: $(VENV)/.service efface-demo/workspace/CURRENT  ## the deletion service on the demo's model
+	$(BIN)/efface serve efface-demo/workspace --config deploy/demo.toml
 
 test: lint types unit  ## lint, types and tests
 

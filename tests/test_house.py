@@ -25,6 +25,7 @@ ROOMS = (
     "audit",
     "report",
     "reproduce",
+    "service",
     "pipeline",
     "commands",
 )

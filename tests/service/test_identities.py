@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.places import ROOT
 from tests.service.offices import CORE_OWNER, EMAIL
 from tests.workspaces import OWNER
 
@@ -14,8 +15,8 @@ from efface.errors import EffaceError
 from efface.service.identities import (
     HASHED,
     Directory,
-    Identity,
     IdentityFormat,
+    SubjectIdentity,
     prune_mapping,
     read_mapping,
 )
@@ -29,7 +30,7 @@ def directory(folder: Path, settings: ServiceSettings) -> Directory:
 
 
 def of(directory: Directory, kind: str, value: str, how: str = "raw") -> tuple[str, ...]:
-    return directory.meant([Identity(kind, value, IdentityFormat(how))]).owners
+    return directory.meant([SubjectIdentity(kind, value, IdentityFormat(how))]).owners
 
 
 @pytest.mark.parametrize("how", HASHED)
@@ -55,12 +56,16 @@ def test_a_listed_value_counts_only_as_what_it_is_listed(directory: Directory) -
 
 
 def test_several_identities_mean_everybody_they_name(directory: Directory) -> None:
-    asked = [Identity("email", EMAIL), Identity("x", "person-one"), Identity("x", "nobody")]
+    asked = [
+        SubjectIdentity("email", EMAIL),
+        SubjectIdentity("x", "person-one"),
+        SubjectIdentity("x", "nobody"),
+    ]
     assert directory.meant(asked).owners == ("person-one", OWNER)
 
 
 def test_people_of_core_are_known_when_they_are_named(directory: Directory) -> None:
-    meant = directory.meant([Identity("owner", CORE_OWNER)])
+    meant = directory.meant([SubjectIdentity("owner", CORE_OWNER)])
     assert (meant.owners, meant.in_core) == ((), (CORE_OWNER,))
 
 
@@ -88,3 +93,16 @@ def test_a_damaged_mapping_is_an_error(tmp_path: Path, text: str) -> None:
     (tmp_path / "x.json").write_text(text)
     with pytest.raises(EffaceError):
         read_mapping(tmp_path / "x.json")
+
+
+def test_the_example_is_one() -> None:
+    found = read_mapping(ROOT / "deploy/identities.json")
+    assert found["u17"][0] == SubjectIdentity("email", "ada@example.com")
+    assert found["u18"][0].format is IdentityFormat.SHA256
+
+
+def test_the_settings_to_start_from_are_settings() -> None:
+    settings = ServiceSettings.read(ROOT / "deploy/service.toml")
+    assert len(settings.hooks) == 4
+    assert settings.identities == ROOT / "deploy/identities.json"
+    assert ServiceSettings.read(ROOT / "deploy/demo.toml").evaluation is not None

@@ -11,6 +11,7 @@ from fastapi.testclient import TestClient
 from tests.service.offices import CORE_OWNER, EMAIL, native, picture, spoken, states
 from tests.workspaces import CLASSES, OWNER
 
+from efface.commands.service import KeyRole
 from efface.service.keys import ApiKey, Role
 from efface.service.office import Office
 from efface.service.settings import ServiceSettings
@@ -260,3 +261,7 @@ def test_settings_are_read_from_toml(tmp_path: Any) -> None:
     path.write_text("[batch]\nminumum = 3\n")
     with pytest.raises(Exception, match=r"batch\.minumum"):
         ServiceSettings.read(path)
+
+
+def test_the_command_line_knows_the_same_roles() -> None:
+    assert [str(role) for role in KeyRole] == [str(role) for role in Role]

@@ -13,7 +13,7 @@ from tests.workspaces import LEFT, OWNER, contents, fitted
 
 from efface.model.mixed_linear import MixedLinear
 from efface.service.hooks.hook import Hook, HookError, PublicModel
-from efface.service.identities import Identity
+from efface.service.identities import SubjectIdentity
 from efface.service.leases import Lease
 from efface.service.office import Office
 from efface.service.place import Place
@@ -30,7 +30,7 @@ NAMES = ("person-one", "person-two", OWNER)
 
 def ask(office: Office, name: str, number: str = "", **values: Any) -> Ticket:
     intake = Intake("native", number or name, str(native(name)).encode(), "crm", **values)
-    ticket, _ = office.take_in(intake, [Identity("owner", name)])
+    ticket, _ = office.take_in(intake, [SubjectIdentity("owner", name)])
     return ticket
 
 

@@ -30,7 +30,7 @@ Example: [bold]efface service requests model --json[/bold]"""
 KeyName = Annotated[str, typer.Argument(help="Letters, digits, dots and dashes.")]
 
 
-class Role(StrEnum):
+class KeyRole(StrEnum):
     """As ``efface.service.keys`` has them; here too, so that help needs no torch."""
 
     read = "read"
@@ -41,7 +41,7 @@ class Role(StrEnum):
 def new_key(
     workspace: WorkspacePath,
     name: KeyName,
-    role: Annotated[Role, typer.Option(help="What it may do.")] = Role.submit,
+    role: Annotated[KeyRole, typer.Option(help="What it may do.")] = KeyRole.submit,
     config: Config = None,
     json: JsonFlag = False,
 ) -> None:

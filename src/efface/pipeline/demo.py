@@ -40,6 +40,7 @@ from efface.pipeline.train import Training
 from efface.progress import Progress, part
 from efface.report.demo import demo_report
 from efface.version import VERSION
+from efface.workspace import Workspace
 
 SCHEMA = "efface.demo/1"
 MU = 1e-2
@@ -69,7 +70,8 @@ class Trained:
 
 
 def run(out: Path | str, progress: Progress | None = None) -> dict[str, Any]:
-    """Tell the story into ``out``: ``model/``, ``demo.json`` and ``report.html``; returns the values.
+    """Tell the story into ``out``: the model alone in ``model/``, and in ``workspace/`` with what requests
+    need (``efface serve``), ``demo.json`` and ``report.html``; returns the values.
 
     Everything here is small, so it runs on one thread: faster than sharing 8 × 8 pixels between
     threads, and the same numbers whatever the machine's number of cores.
@@ -78,6 +80,7 @@ def run(out: Path | str, progress: Progress | None = None) -> dict[str, Any]:
     with one_thread():
         trained = _train(part(progress, 0.0, 0.8))
         trained.compact.save(out / "model")
+        Workspace.create(out / "workspace", trained.compact, overwrite=True, allow_reingest=True)
         told = _forget(trained, part(progress, 0.8, 0.97, "forgetting"))
     values = _values(trained, told, out, time.monotonic() - start)
     (out / "config.toml").write_text(to_toml(CONFIG), encoding="utf-8")

@@ -37,7 +37,7 @@ HASHED = tuple(f for f in IdentityFormat if f is not IdentityFormat.RAW)
 
 
 @dataclass(frozen=True)
-class Identity:
+class SubjectIdentity:
     """A value of some type, e-mail address or customer number, in clear or hashed."""
 
     type: str
@@ -77,7 +77,7 @@ class Directory:
         self._listed: dict[tuple[str, str, str], set[str]] = {}
         self._named: dict[tuple[str, str], str] = {}
         for owner in self._owners:
-            for form in Identity("owner", owner).forms():
+            for form in SubjectIdentity("owner", owner).forms():
                 self._named[form] = owner
         for owner, identities in read_mapping(mapping).items() if mapping else ():
             for identity in identities:
@@ -87,7 +87,7 @@ class Directory:
     def __len__(self) -> int:
         return len(self._owners)
 
-    def meant(self, identities: Iterable[Identity]) -> Meant:
+    def meant(self, identities: Iterable[SubjectIdentity]) -> Meant:
         """Everybody whom one of the identities stands for."""
         asked: set[str] = set()
         for identity in identities:
@@ -102,7 +102,7 @@ class Directory:
         )
 
 
-def read_mapping(path: Path) -> dict[str, list[Identity]]:
+def read_mapping(path: Path) -> dict[str, list[SubjectIdentity]]:
     """The mapping file; an error names what is wrong with it."""
     owners = files.read_json(path, SCHEMA).get("owners")
     with files.as_saved(path):
@@ -112,9 +112,9 @@ def read_mapping(path: Path) -> dict[str, list[Identity]]:
         }
 
 
-def _listed(values: dict[str, Any]) -> Identity:
+def _listed(values: dict[str, Any]) -> SubjectIdentity:
     how = IdentityFormat(values.get("identity_format", "raw"))
-    return Identity(str(values["identity_type"]), str(values["identity_value"]), how)
+    return SubjectIdentity(str(values["identity_type"]), str(values["identity_value"]), how)
 
 
 def prune_mapping(path: Path, staying: Sequence[str]) -> int:

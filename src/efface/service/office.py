@@ -9,7 +9,7 @@ from pathlib import Path
 from efface.errors import EffaceError
 from efface.service.desk import Desk
 from efface.service.evaluations import Evaluations
-from efface.service.identities import Directory, Identity
+from efface.service.identities import Directory, SubjectIdentity
 from efface.service.keys import KeyRing
 from efface.service.limits import RateLimiter
 from efface.service.metrics import Metrics
@@ -65,7 +65,7 @@ class Office:
         changed = mapping.stat().st_mtime_ns if mapping is not None and mapping.exists() else 0
         return current(self.path), changed
 
-    def take_in(self, intake: Intake, identities: list[Identity]) -> tuple[Ticket, bool]:
+    def take_in(self, intake: Intake, identities: list[SubjectIdentity]) -> tuple[Ticket, bool]:
         """Find out who is meant and put the request on the desk; a replay is answered as it stands.
 
         Unknown identities are an error that changes nothing. Somebody of whom images are core data

@@ -24,13 +24,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from efface.errors import EffaceError
 
 
-class Section(BaseModel):
+class SettingsSection(BaseModel):
     """Unknown keys are mistakes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class BatchSettings(Section):
+class BatchSettings(SettingsSection):
     """When the requests that wait are carried out, all of them in one step."""
 
     window_seconds: float = Field(default=2.0, ge=0)
@@ -41,14 +41,14 @@ class BatchSettings(Section):
     )  # before the deadline nobody waits any longer
 
 
-class LimitSettings(Section):
+class LimitSettings(SettingsSection):
     body_bytes: int = Field(default=64 * 1024, ge=1024)
     image_bytes: int = Field(default=10 * 1024 * 1024, ge=1024)
     per_minute: int = Field(default=600, ge=1)  # requests of one key
     strangers_per_minute: int = Field(default=60, ge=1)  # from one address without a key
 
 
-class OpenDsrSettings(Section):
+class OpenDsrSettings(SettingsSection):
     """The key and certificate that replies are signed with; without them OpenDSR is off."""
 
     key: Path
@@ -57,12 +57,12 @@ class OpenDsrSettings(Section):
     controller_id: str = "controller"
 
 
-class MetaSettings(Section):
+class MetaSettings(SettingsSection):
     app_secret_file: Path
     identity_type: str = "meta_user_id"  # in the mapping file
 
 
-class CallbackSettings(Section):
+class CallbackSettings(SettingsSection):
     """Which hosts may be called. https to a public address always; anything else only if it is listed."""
 
     hosts: tuple[str, ...] = ()
@@ -71,27 +71,27 @@ class CallbackSettings(Section):
     backoff_seconds: float = Field(default=5.0, gt=0)  # doubled with each attempt
 
 
-class EvaluationSettings(Section):
+class EvaluationSettings(SettingsSection):
     data: str  # as `efface evaluate` takes it; its test records
 
 
-class FolderHookSettings(Section):
+class FolderHookSettings(SettingsSection):
     kind: Literal["folder"]
     path: Path
 
 
-class StoreHookSettings(Section):
+class StoreHookSettings(SettingsSection):
     kind: Literal["store"]
     url: str  # any that fsspec knows: s3://bucket/model, gs://…, memory://…
 
 
-class CommandHookSettings(Section):
+class CommandHookSettings(SettingsSection):
     kind: Literal["command"]
     argv: tuple[str, ...] = Field(min_length=1)  # {model} and {release} are filled in
     timeout_seconds: float = Field(default=600.0, gt=0)
 
 
-class MlflowHookSettings(Section):
+class MlflowHookSettings(SettingsSection):
     kind: Literal["mlflow"]
     tracking_uri: str
     model: str
@@ -104,7 +104,7 @@ HookSettings = Annotated[
 ]
 
 
-class ServiceSettings(Section):
+class ServiceSettings(SettingsSection):
     public_url: str = "http://127.0.0.1:8000"
     ledger: str | None = None  # a PostgreSQL URL; by default the workspace's own
     user_part_only: bool = False  # forget somebody's user images though core has others

@@ -19,9 +19,9 @@ from efface.service.api.doors import (
     json_body,
     parsed,
 )
-from efface.service.api.forms import Form, Text
+from efface.service.api.forms import JsonForm, Text
 from efface.service.api.replies import ServiceError, errors
-from efface.service.identities import Identity
+from efface.service.identities import SubjectIdentity
 from efface.service.keys import BRINGING, ApiKey
 from efface.service.office import UnknownIdentityError
 from efface.service.states import State
@@ -32,12 +32,12 @@ router = APIRouter(tags=["Fides"])
 Bringing = Annotated[ApiKey, Depends(allowed(*BRINGING))]
 
 
-class LabelledValue(Form):
+class LabelledValue(JsonForm):
     value: Text
     label: str = ""
 
 
-class FidesForm(Form):
+class FidesForm(JsonForm):
     """What Fides sends; only erasure concerns us."""
 
     privacy_request_id: Text
@@ -47,12 +47,12 @@ class FidesForm(Form):
     identity: Annotated[dict[str, Text | LabelledValue | None], Field(max_length=20)]
     policy_action: Annotated[str, StringConstraints(max_length=64)] | None = None
 
-    def identities(self) -> list[Identity]:
+    def identities(self) -> list[SubjectIdentity]:
         found = {
             kind: value.value if isinstance(value, LabelledValue) else value
             for kind, value in self.identity.items()
         }
-        return [Identity(kind, value) for kind, value in found.items() if value is not None]
+        return [SubjectIdentity(kind, value) for kind, value in found.items() if value is not None]
 
 
 class FidesReply(BaseModel):

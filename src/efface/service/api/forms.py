@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
-from efface.service.identities import Identity, IdentityFormat
+from efface.service.identities import IdentityFormat, SubjectIdentity
 from efface.service.states import CANCELLABLE, Regulation, State
 from efface.service.tickets import Ticket
 from efface.service.times import rfc3339, seconds_of
@@ -40,25 +40,25 @@ Text = Annotated[
 ]
 
 
-class Form(BaseModel):
+class JsonForm(BaseModel):
     model_config = ConfigDict(extra="ignore", strict=False)
 
 
-class IdentityForm(Form):
+class IdentityForm(JsonForm):
     """Somebody's e-mail address, customer number, …; raw, or its hash in hexadecimal digits."""
 
     identity_type: Text
     identity_value: Text
     identity_format: IdentityFormat = IdentityFormat.RAW
 
-    def identity(self) -> Identity:
-        return Identity(self.identity_type, self.identity_value, self.identity_format)
+    def identity(self) -> SubjectIdentity:
+        return SubjectIdentity(self.identity_type, self.identity_value, self.identity_format)
 
 
 Identities = Annotated[list[IdentityForm], Field(min_length=1, max_length=20)]
 
 
-class SubmitForm(Form):
+class SubmitForm(JsonForm):
     """A request to forget one person. ``external_id`` is yours: sent twice, it is one request."""
 
     model_config = ConfigDict(extra="forbid")

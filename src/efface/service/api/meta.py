@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from efface.errors import EffaceError
 from efface.service.api.doors import RawBody, TheOffice, check_type, stranger
 from efface.service.api.replies import ServiceError, errors
-from efface.service.identities import Identity
+from efface.service.identities import SubjectIdentity
 from efface.service.settings import MetaSettings
 from efface.service.tickets import Intake
 
@@ -95,7 +95,7 @@ def data_deletion(
         message = "the form has no field signed_request."
         raise ServiceError(400, "malformed", message) from None
     values = opened(signed_request, secret_of(office.settings.meta))
-    identity = Identity(office.settings.meta.identity_type, str(values["user_id"]))
+    identity = SubjectIdentity(office.settings.meta.identity_type, str(values["user_id"]))
     intake = Intake(SOURCE, signed_request, body, SOURCE)
     ticket, _new = office.take_in(intake, [identity])
     url = f"{office.settings.public_url}/status/{ticket.id}"

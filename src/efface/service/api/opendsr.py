@@ -23,7 +23,7 @@ from efface.service.api.doors import (
     parsed,
     stranger,
 )
-from efface.service.api.forms import Form, Identities, Time
+from efface.service.api.forms import Identities, JsonForm, Time
 from efface.service.api.replies import ErrorReply, ServiceError, content, errors, reply_to
 from efface.service.desk import ANNOUNCED
 from efface.service.identities import IdentityFormat, read_mapping
@@ -48,7 +48,7 @@ Uuid4 = Annotated[
 Url = Annotated[str, StringConstraints(min_length=8, max_length=2048)]
 
 
-class DsrForm(Form):
+class DsrForm(JsonForm):
     """A data subject request as the specification has it; only erasure is done here."""
 
     regulation: Regulation

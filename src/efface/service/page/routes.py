@@ -15,7 +15,7 @@ from efface.errors import EffaceError
 from efface.service.api.doors import RawBody, TheOffice, check_owned, stranger
 from efface.service.api.native import receipt_reply
 from efface.service.api.replies import ServiceError
-from efface.service.identities import Identity, IdentityFormat
+from efface.service.identities import IdentityFormat, SubjectIdentity
 from efface.service.keys import Role
 from efface.service.office import Office
 from efface.service.page import words
@@ -198,7 +198,7 @@ def submit(office: TheOffice, guest: Acting, form: Fields) -> Response:
         regulation = Regulation(form.get("regulation", "gdpr"))
     except ValueError:
         raise ServiceError(400, "malformed", "this is no form of this page.") from None
-    identity = Identity(form.get("identity_type", "").strip()[:64] or "owner", value, how)
+    identity = SubjectIdentity(form.get("identity_type", "").strip()[:64] or "owner", value, how)
     number = form.get("number") or secrets.token_hex(8)
     body = json.dumps([identity.type, value, str(how), str(regulation)]).encode()
     external = f"{guest.key.name}\0{number}"

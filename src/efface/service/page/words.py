@@ -38,7 +38,7 @@ REASONS = {
 
 
 @dataclass(frozen=True)
-class Stage:
+class StoryStep:
     """A step of a request's story: reached or still to come."""
 
     state: State
@@ -47,16 +47,16 @@ class Stage:
     is_now: bool
 
 
-def story(ticket: Ticket) -> list[Stage]:
+def story(ticket: Ticket) -> list[StoryStep]:
     """What has happened, in order, and what is still to come."""
     past = [
-        Stage(step.state, STATES[step.state], step, step is ticket.history[-1])
+        StoryStep(step.state, STATES[step.state], step, step is ticket.history[-1])
         for step in ticket.history
     ]
     if ticket.has_ended:
         return past
     rest = WAY[WAY.index(ticket.state) + 1 :]
-    return [*past, *(Stage(state, STATES[state], None, False) for state in rest)]
+    return [*past, *(StoryStep(state, STATES[state], None, False) for state in rest)]
 
 
 def promise(certificate: Mapping[str, Any] | None) -> list[str]:
