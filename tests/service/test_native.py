@@ -233,7 +233,8 @@ def test_logs_and_numbers_name_nobody(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     identity = {"identity_type": "email", "identity_value": EMAIL}
-    client.post(f"/v1/requests?who={EMAIL}", json=native() | {"identities": [identity]})
+    client.post("/v1/requests", json=native() | {"identities": [identity]})
+    client.get(f"/v1/requests?who={EMAIL}")
     client.get(f"/v1/requests/{EMAIL}")
     client.get(f"/{EMAIL}")
     worker.step()
