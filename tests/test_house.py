@@ -22,6 +22,7 @@ ROOMS = (
     "model",
     "ledger",
     "workspace",
+    "shards",
     "audit",
     "report",
     "reproduce",

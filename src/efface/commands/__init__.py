@@ -21,6 +21,8 @@ REGISTRY = (
     "find",
     "forget",
     "add",
+    "rows",
+    "merge",
     "plan",
     "resume",
     "cancel",

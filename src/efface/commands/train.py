@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from efface.pipeline.config import Config
+    from efface.pipeline.how import How
 
 EXAMPLES = """\
 Example: [bold]efface train digits --out model[/bold]
@@ -54,6 +55,21 @@ def train(
             "--allow-reingest", help="With --overwrite: take images that were forgotten there."
         ),
     ] = False,
+    core_only: Annotated[
+        bool,
+        typer.Option(
+            "--core-only", help="Leave user records out: `efface rows` and merge, or add."
+        ),
+    ] = False,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            help="Who computes the rows: here, processes:4, ray or ray://HOST:PORT. Default: here."
+        ),
+    ] = None,
+    shards: Annotated[
+        int | None, typer.Option(min=1, help="How many, with --engine. Default: 4 a worker.")
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what it would take.")
     ] = False,
@@ -70,6 +86,7 @@ def train(
     were used are saved there as config.toml.
     """
     from efface.pipeline.config import load_config
+    from efface.pipeline.how import How
 
     settings = load_config(config, given, preset)
     if "core.backbone" not in given:
@@ -79,7 +96,8 @@ def train(
     elif dry_run:
         _forecast(settings, as_json=json)
     else:
-        _train(settings, overwrite, allow_reingest, as_json=json)
+        how = How(overwrite, allow_reingest, core_only, engine, shards, trust_module)
+        _train(settings, how, as_json=json)
 
 
 def _print(settings: Config, *, as_json: bool) -> None:
@@ -98,12 +116,12 @@ def _forecast(settings: Config, *, as_json: bool) -> None:
     finish(values, as_json=as_json, render=lambda console: _render_forecast(console, values))
 
 
-def _train(settings: Config, overwrite: bool, allow_reingest: bool, *, as_json: bool) -> None:
+def _train(settings: Config, how: How, *, as_json: bool) -> None:
     from efface.pipeline.train import Watch
     from efface.pipeline.train import train as run
 
     watch = Watch(partial(show, mode=mode_for(as_json=as_json)), warn)
-    values = run(settings, watch, overwrite=overwrite, allow_reingest=allow_reingest)
+    values = run(settings, watch, how)
     finish(values, as_json=as_json, render=lambda console: _render(console, values))
 
 

@@ -16,7 +16,9 @@ from efface.data.stored_records import CORE_COLUMNS, StoredRecords, columns_of
 from efface.errors import FormatError
 from efface.network.saved import is_digest
 from efface.parts.compact.rows import Rows
+from efface.parts.compact.statistics import Statistics
 from efface.parts.compact.stored_rows import StoredRows
+from efface.parts.compact.sums_file import read_sums, write_sums
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "efface.records/2"
 ROWS = "rows.json"
+SUMS = "sums.safetensors"
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,8 @@ class TrainingSet:
 
     That is its ``activations`` at the boundary (tangent) or its quantised ``rows`` (compact). ``indices`` are
     the labels' places in the class list, ``looks`` perceptual hashes of the user records, in order, where
-    they have been taken (a workspace does).
+    they have been taken (a workspace does). ``sums`` are those of all its rows, where they were made
+    beforehand (in shards).
     """
 
     records: Records
@@ -42,6 +46,7 @@ class TrainingSet:
     activations: Activations | None = None
     rows: Rows | StoredRows | None = None
     looks: tuple[str, ...] | None = None
+    sums: Statistics | None = None
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -80,6 +85,7 @@ class TrainingSet:
             activations=None if activations is None else select(activations, keep),
             rows=None if self.rows is None else self.rows.without(forget),
             looks=None if self.looks is None else tuple(self.looks[i] for i in stay),
+            sums=None,
         )
 
     def plus(self, part: TrainingSet, activations: Activations | None = None) -> TrainingSet:
@@ -88,11 +94,10 @@ class TrainingSet:
         if rows is None:
             rows = part.rows
         elif part.rows is not None:
-            new = part.rows.whole()
             if isinstance(rows, StoredRows):
-                rows = rows.plus(at, new, part.digests)
+                rows = rows.plus(at, part.rows, part.digests)
             else:
-                rows = rows.insert(at, new)
+                rows = rows.insert(at, part.rows.whole())
         return replace(
             self,
             records=self.records + part.records,
@@ -100,6 +105,7 @@ class TrainingSet:
             activations=activations,
             rows=rows,
             looks=None if self.looks is None or part.looks is None else self.looks + part.looks,
+            sums=None,
         )
 
     # --- files ------------------------------------------------------------------------------------
@@ -121,6 +127,8 @@ class TrainingSet:
         if rows is not None:
             stored = rows if isinstance(rows, StoredRows) else StoredRows.of(rows, self.digests)
             stored.save(directory / ROWS, buckets)
+        if self.sums is not None:
+            write_sums(directory / SUMS, self.sums)
 
     @classmethod
     def load(cls, directory: Path, classes: Sequence[str], buckets: Path) -> TrainingSet:
@@ -144,7 +152,10 @@ class TrainingSet:
         data = cls(records, replay, np.concatenate(labels), looks=looks)
         if not (directory / ROWS).is_file():
             return data
-        return replace(data, rows=StoredRows.load(directory / ROWS, buckets, data.digests))
+        data = replace(data, rows=StoredRows.load(directory / ROWS, buckets, data.digests))
+        if not (directory / SUMS).is_file():
+            return data
+        return replace(data, sums=read_sums(directory / SUMS))
 
 
 def _check_columns(columns: dict[str, Any]) -> None:

@@ -50,6 +50,14 @@ def _trained_on(folder: Path) -> DataConfig | None:
     return load_config(path).data if path.is_file() else None
 
 
+def split_as_trained(folder: Path, spec: str) -> DataConfig:
+    """How to read ``spec``: as the model in ``folder`` did, if it is the data that it was trained on."""
+    from efface.pipeline.sections import DataConfig
+
+    data = _trained_on(folder)
+    return data if data is not None and data.spec == spec else DataConfig(spec=spec)
+
+
 def choose(records: Records, split: str) -> Records:
     """The records of one split, or all of them."""
     from efface.data.record import Split

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from efface.data.class_list import settled
+from efface.data.record import Split
 from efface.data.records import Records
 from efface.errors import EffaceError
 from efface.linear.solution import Status
@@ -23,8 +24,11 @@ from efface.model.mixed_linear import MixedLinear
 from efface.network.activations import Activations
 from efface.network.core import Core
 from efface.pipeline.config import Config, to_toml
+from efface.pipeline.how import How
+from efface.pipeline.sharded import ShardedFit
 from efface.pipeline.tuning import TuningFolder, choice_text, choice_values, fine_tuned
 from efface.progress import Progress
+from efface.shards import engine_named
 from efface.workspace import Workspace
 from efface.workspace.founding import check_folder, check_room, check_writable
 
@@ -98,7 +102,11 @@ class Training:
             )
 
     def fit_user(
-        self, core: Core, records: Records, progress: Progress | None = None
+        self,
+        core: Core,
+        records: Records,
+        progress: Progress | None = None,
+        sharded: ShardedFit | None = None,
     ) -> MixedLinear:
         """Fit the user part on the user records, and on the core records again if the config says so."""
         where = self.config.output.cache
@@ -106,7 +114,12 @@ class Training:
         self._foretell(model, core, records.core)
         replay = records.core if self.config.user.replay_core and len(records.core) else None
         calibration = self._calibration()
-        return model.fit(records.user, replay=replay, calibration=calibration, progress=progress)
+        if sharded is None:
+            return model.fit(
+                records.user, replay=replay, calibration=calibration, progress=progress
+            )
+        model.calibrate(calibration)
+        return sharded.fit(model, records.user, replay, progress)
 
     def _foretell(self, model: MixedLinear, core: Core, records: Records) -> None:
         """What is known before the fit starts, from a few core records."""
@@ -146,24 +159,19 @@ class Training:
 # The whole way, for ``efface train``.
 
 
-def train(
-    config: Config,
-    watch: Watch | None = None,
-    *,
-    overwrite: bool = False,
-    allow_reingest: bool = False,
-) -> dict[str, Any]:
-    """Train a workspace in ``config.output.dir``; returns what came out, for people and programs.
-
-    ``overwrite`` replaces a workspace that is there; ``allow_reingest`` takes what was forgotten in it.
-    """
-    watch, folder = watch or Watch(), Path(config.output.dir)
-    check_folder(folder, overwrite=overwrite)
+def train(config: Config, watch: Watch | None = None, how: How | None = None) -> dict[str, Any]:
+    """Train a workspace in ``config.output.dir``; returns what came out, for people and programs."""
+    watch, how, folder = watch or Watch(), how or How(), Path(config.output.dir)
+    check_folder(folder, overwrite=how.overwrite)
     check_writable(folder)
     kept = TuningFolder.of(config)
     training = Training(config, watch.note)
+    sharded = _sharded(config, how)
     records = training.records()
-    Workspace(folder).check_forgotten(records.core, records.user, allow_reingest=allow_reingest)
+    if how.core_only:
+        records = records.where(lambda record: record.split is not Split.USER)
+    reingest = how.allow_reingest
+    Workspace(folder).check_forgotten(records.core, records.user, allow_reingest=reingest)
     core = training.core(records)
     check_room(folder, _size(config, core, records))
     start = time.monotonic()
@@ -177,14 +185,24 @@ def train(
     for line in core.report:
         watch.note(line)
     with watch.step("user part") as progress:
-        model = training.fit_user(core, records, progress)
+        model = training.fit_user(core, records, progress, sharded if len(records.user) else None)
         _refuse_diverged(model, watch.note)
-    training.save(model, folder, overwrite=overwrite, allow_reingest=allow_reingest)
+    training.save(model, folder, overwrite=how.overwrite, allow_reingest=reingest)
     if kept is not None:
         kept.clear()
+    if sharded is not None:
+        sharded.clean()
     seconds = round(time.monotonic() - start, 1)
     outcome = _outcome(model, records) | {"finetuning": training.tuning, "seconds": seconds}
     return {"model": str(folder), **outcome}
+
+
+def _sharded(config: Config, how: How) -> ShardedFit | None:
+    if how.engine is None:
+        return None
+    folder = Path(config.output.dir)
+    home = folder.with_name(f"{folder.name}.shards")  # outside of the workspace: it can be resumed
+    return ShardedFit(engine_named(how.engine), home, config.data, how.shards, how.trusted)
 
 
 def _size(config: Config, core: Core, records: Records) -> int:

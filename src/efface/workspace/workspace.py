@@ -230,22 +230,29 @@ class Workspace:
             model = load(self.path, module=self.inventory.module)
             part = model.stage(Records(records, model.classes), progress=progress)
             part = replace(part, looks=looks_of(part.records))
-            with explaining_the_disk("nothing was changed.", "free some space, add them again."):
-                self.store.stage(part)
-            reach(Milestone.STAGED)
-            guarantee = self.guarantee
-            if self.store.part.noisy:  # nothing to hide before the first request
-                shifts = self.store.shifts
-                guarantee = (guarantee or self._planned(1.0, 1e-5, None)) if shifts else None
-            intent = Intent(
-                self.inventory.number + 1,
-                Action.ADD,
-                part.records.digests,
-                None,
-                guarantee,
-                restored,
-            )
-            return self.protocol.accept(intent, progress)
+            return self._take_in(part, restored, progress)
+
+    def merge(
+        self, part: TrainingSet, *, allow_reingest: bool = False, progress: Progress | None = None
+    ) -> Result:
+        """Take in new user records whose rows were made elsewhere, for this model."""
+        with self.protocol.working():
+            restored = self._check_new(part.records, allow_reingest)
+            return self._take_in(part, restored, progress)
+
+    def _take_in(
+        self, part: TrainingSet, restored: tuple[str, ...], progress: Progress | None
+    ) -> Result:
+        with explaining_the_disk("nothing was changed.", "free some space, add them again."):
+            self.store.stage(part)
+        reach(Milestone.STAGED)
+        guarantee = self.guarantee
+        if self.store.part.noisy:  # nothing to hide before the first request
+            shifts = self.store.shifts
+            guarantee = (guarantee or self._planned(1.0, 1e-5, None)) if shifts else None
+        digests, number = part.records.digests, self.inventory.number + 1
+        intent = Intent(number, Action.ADD, digests, None, guarantee, restored)
+        return self.protocol.accept(intent, progress)
 
     def plan(
         self,

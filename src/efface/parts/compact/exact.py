@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 Words = NDArray[np.int64]  # (limbs, ...), see ExactArray.words
+
+# What entries of sums may reach, by the number of limbs: half of what these hold exactly, so that a removal,
+# which passes through at most twice as much, is never refused for want of room.
+ENTRY_LIMIT = {1: 2**52, 2: 2**99}
 BASE_BITS = 48
 BASE = 2.0**BASE_BITS
 
@@ -129,11 +133,11 @@ class ExactArray:
         product = int8_product(*map(torch.from_numpy, (left, right, row_sums)))
         torch.from_numpy(self.low).add_(product, alpha=sign)
 
-    def add(self, other: ExactArray) -> None:
-        """``self += other``, in place."""
-        self.low += other.low
+    def add(self, other: ExactArray, sign: int = 1) -> None:
+        """``self += sign * other``, in place."""
+        self.low += sign * other.low
         if self.high is not None and other.high is not None:
-            self.high += other.high
+            self.high += sign * other.high
         self._carry()
 
     def _carry(self) -> None:

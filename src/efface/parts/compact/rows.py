@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +21,10 @@ class Rows:
     def whole(self) -> Rows:
         """All rows in memory: these are."""
         return self
+
+    def blocks(self) -> Iterator[Rows]:
+        """All rows, some at a time: these are in memory, so all at once."""
+        yield self
 
     def select(self, index: np.ndarray) -> Rows:
         return Rows(self.features[index], self.targets[index])

@@ -17,16 +17,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from efface.errors import EffaceError, FormatError, RequestError
-from efface.parts.compact.exact import BLOCK_ROWS, ExactArray, Floats, Kernel, Words, pick_kernel
+from efface.parts.compact.exact import (
+    BLOCK_ROWS,
+    ENTRY_LIMIT,
+    ExactArray,
+    Floats,
+    Kernel,
+    Words,
+    pick_kernel,
+)
+from efface.parts.compact.packed import unpack_strip, words_of
 from efface.parts.compact.quantiser import integer_limit
-
-Integers = NDArray[np.integer]
+from efface.parts.compact.row_checks import Integers, require_integers, sums_of_squares
 
 FORMAT = 1
 STRIP = 512  # rows of G updated at once: the largest temporary is (STRIP, k)
-# What entries may reach, by the number of limbs: half of what these hold exactly, so that a removal,
-# which passes through at most twice as much, is never refused for want of room.
-ENTRY_LIMIT = {1: 2**52, 2: 2**99}
 
 
 class Statistics:
@@ -96,18 +101,38 @@ class Statistics:
         ``0 <= n - b``, ``0 <= G_jj - Σ q_j² <= (n - b) limit²``, and nothing left over at n = 0.
         """
         self._require_valid(rows, targets)
-        self._require_removable(rows)
+        self._require_removable(len(rows), sums_of_squares(rows))
         self._require_room(0, self._reach(len(rows)))
         self._update(rows, targets, sign=-1)
-        if self.num_rows == 0 and (self._cross.any() or any(s.any() for s in self._gram)):
+        if self.num_rows == 0 and self._any():
             self._update(rows, targets, sign=1)  # exact, so nothing has changed
-            raise RequestError(
-                "Removing the last rows would leave a remainder: others were added.",
-                "Remove rows and targets exactly as they were added.",
-            )
+            raise _remainder()
 
     def merge(self, other: Statistics) -> None:
         """Add another's sums to these, as if its rows had been added here."""
+        self._require_alike(other)
+        self._require_room(other.num_rows, other._entry_bound)
+        self._combine(other, sign=1)
+
+    def subtract(self, other: Statistics) -> None:
+        """The exact inverse of :meth:`merge`; what sums can tell is checked first, as in :meth:`remove`."""
+        self._require_alike(other)
+        self._require_removable(other.num_rows, other.diagonal())
+        self._require_room(0, other._entry_bound)
+        self._combine(other, sign=-1)
+        if self.num_rows == 0 and self._any():
+            self._combine(other, sign=1)  # exact, so nothing has changed
+            raise _remainder()
+
+    def _combine(self, other: Statistics, sign: int) -> None:
+        with self._changing():
+            for strip, theirs in zip(self._gram, other._gram, strict=True):
+                strip.add(theirs, sign)
+            self._cross.add(other._cross, sign)
+            self._entry_bound += other._entry_bound
+            self.num_rows += sign * other.num_rows
+
+    def _require_alike(self, other: Statistics) -> None:
         self._require_whole()
         other._require_whole()
         if self._header(0) != other._header(0) or other.limbs > self.limbs:
@@ -116,13 +141,9 @@ class Statistics:
                 "Merge statistics of the same shape and bits; use .widened() on the first if the "
                 "second has two limbs.",
             )
-        self._require_room(other.num_rows, other._entry_bound)
-        with self._changing():
-            for strip, theirs in zip(self._gram, other._gram, strict=True):
-                strip.add(theirs)
-            self._cross.add(other._cross)
-            self._entry_bound += other._entry_bound
-            self.num_rows += other.num_rows
+
+    def _any(self) -> bool:
+        return self._cross.any() or any(strip.any() for strip in self._gram)
 
     def copy(self) -> Statistics:
         self._require_whole()
@@ -228,10 +249,10 @@ class Statistics:
             raise FormatError("No statistics header of this version.", "Fit the model again.")
         k, c, bits, target_bits, limbs, n_first, n_second = (int(value) for value in header[1:])
         new = cls(k, c, bits=bits, target_bits=target_bits, limbs=limbs)
-        gram = _words_of(arrays, "gram", (limbs, k * (k + 1) // 2))
-        cross = _words_of(arrays, "cross", (limbs, k, c))
+        gram = words_of(arrays, "gram", (limbs, k * (k + 1) // 2))
+        cross = words_of(arrays, "cross", (limbs, k, c))
         new.num_rows = n_first + (n_second << 64)
-        new._gram = [_unpack_strip(gram, start, stop) for start, stop in new._spans()]
+        new._gram = [unpack_strip(gram, start, stop) for start, stop in new._spans()]
         new._cross = ExactArray.from_words(cross)
         new._entry_bound = new._measure_entry_bound()
         if new.num_rows < 0 or min(new.diagonal()) < 0 or new._entry_bound > new.entry_limit:
@@ -332,28 +353,18 @@ class Statistics:
         for name, array, size, limit in zip(
             ("rows", "targets"), (rows, targets), sizes, limits, strict=True
         ):
-            if array.shape != (len(rows), size) or array.dtype.kind not in "iu":
-                raise EffaceError(
-                    f"{name} are {array.dtype} of shape {array.shape}, not integers (b, {size}).",
-                    "Quantise them with the model's quantiser.",
-                )
-            if array.size and not -limit <= int(array.min()) <= int(array.max()) <= limit:
-                raise EffaceError(
-                    f"{name} hold integers beyond ±{limit}.",
-                    "Quantise them with the model's quantiser.",
-                )
+            require_integers(name, array, (len(rows), size), limit)
 
-    def _require_removable(self, rows: Integers) -> None:
-        num_left = self.num_rows - len(rows)
+    def _require_removable(self, num_rows: int, squares: list[int]) -> None:
+        """``squares`` are Σ q_j² of what is to go."""
+        num_left = self.num_rows - num_rows
         if num_left < 0:
             raise RequestError(
-                f"{len(rows)} rows to remove, but only {self.num_rows} were added.",
+                f"{num_rows} rows to remove, but only {self.num_rows} were added.",
                 "Remove each row once.",
             )
         most = num_left * self._row_max**2
-        for feature, (total, square) in enumerate(
-            zip(self.diagonal(), _sums_of_squares(rows), strict=True)
-        ):
+        for feature, (total, square) in enumerate(zip(self.diagonal(), squares, strict=True)):
             if not 0 <= total - square <= most:
                 raise RequestError(
                     f"Feature {feature}: these rows cannot all be among the {self.num_rows} added.",
@@ -361,28 +372,8 @@ class Statistics:
                 )
 
 
-def _sums_of_squares(rows: Integers, block: int = 256) -> list[int]:
-    sums = np.zeros(rows.shape[1], dtype=np.int64)
-    for start in range(0, len(rows), block):
-        sums += np.square(rows[start : start + block], dtype=np.int64).sum(axis=0)
-    return [int(value) for value in sums]
-
-
-def _words_of(arrays: Mapping[str, NDArray[np.generic]], key: str, shape: tuple[int, ...]) -> Words:
-    words = np.asarray(arrays.get(key, ()))
-    if words.shape != shape or words.dtype != np.int64:
-        raise FormatError(f"Statistics without {key!r} of shape {shape}.", "Fit the model again.")
-    if len(words) == 1 and max(int(words.max()), -int(words.min())) > ENTRY_LIMIT[1]:
-        raise FormatError(f"{key!r} passes 2^52.", "Restore the file, or fit the model again.")
-    return words
-
-
-def _unpack_strip(packed: Words, start: int, stop: int) -> ExactArray:
-    """Rows start:stop of the lower triangle, its diagonal block mirrored."""
-    words = np.zeros((len(packed), stop - start, stop), dtype=np.int64)
-    for row in range(start, stop):
-        begin = row * (row + 1) // 2
-        words[:, row - start, : row + 1] = packed[:, begin : begin + row + 1]
-    block = words[:, :, start:]
-    block += np.tril(block, -1).transpose(0, 2, 1)
-    return ExactArray.from_words(words)
+def _remainder() -> RequestError:
+    return RequestError(
+        "Removing the last rows would leave a remainder: others were added.",
+        "Remove rows and targets exactly as they were added.",
+    )

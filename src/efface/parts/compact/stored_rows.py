@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ RESTORE = "restore the workspace from a copy."
 NAME = re.compile(r"[0-9a-f]{64}\.safetensors")
 KEY_BITS = 32  # of a digest, taken for its bucket
 
-Bucket = Rows | Path  # in memory, or the file that holds it
+BLOCK = 4096  # rows in memory at once, about, where all are read
 
 
 def bucket_bits(n: int) -> int:
@@ -36,11 +37,32 @@ def bucket_bits(n: int) -> int:
     return max(n // PER_BUCKET, 1).bit_length() - 1
 
 
+@dataclass(frozen=True)
+class GatheredBucket:
+    """A bucket that is put together from rows elsewhere when it is read: rows ``index`` of each source.
+
+    ``order`` are the places of all of them, source by source, in this bucket.
+    """
+
+    pieces: tuple[tuple[StoredRows, np.ndarray], ...]
+    order: np.ndarray
+
+    def rows(self) -> Rows:
+        found = Rows.joined([source.select(index) for source, index in self.pieces])
+        return found.select(np.argsort(self.order))
+
+
+Bucket = (
+    Rows | Path | GatheredBucket
+)  # in memory, the file that holds it, or still to be put together
+
+
 class StoredRows:
     """Rows in the order of ``digests``, read from their buckets when they are asked for."""
 
     def __init__(self, digests: Sequence[str], buckets: Sequence[Bucket]) -> None:
         self.digests, self.buckets = tuple(digests), tuple(buckets)
+        self._last: tuple[int, Rows] | None = None  # the bucket that was read last
 
     @classmethod
     def of(cls, rows: Rows, digests: Sequence[str]) -> StoredRows:
@@ -51,8 +73,36 @@ class StoredRows:
             buckets[b] = rows.select(here)
         return cls(digests, buckets)
 
+    @classmethod
+    def gathered(
+        cls,
+        sources: Sequence[StoredRows],
+        digests: Sequence[str],
+        whose: np.ndarray,
+        where: np.ndarray,
+    ) -> StoredRows:
+        """Row ``where[i]`` of source ``whose[i]`` as row i; read bucket by bucket when they are saved."""
+        buckets: list[Bucket] = [sources[0].select(np.arange(0))] * _count(digests)
+        for b, here in _groups(_places(digests, len(buckets))):
+            groups = [(s, here[there]) for s, there in _groups(whose[here])]
+            pieces = tuple((sources[s], where[these]) for s, these in groups)
+            order = np.searchsorted(here, np.concatenate([these for _, these in groups]))
+            buckets[b] = GatheredBucket(pieces, order)
+        return cls(digests, buckets)
+
     def __len__(self) -> int:
         return len(self.digests)
+
+    def blocks(self) -> Iterator[Rows]:
+        """All rows, about ``BLOCK`` at a time, bucket by bucket: in no order that means anything."""
+        waiting: list[Rows] = []
+        for b in range(len(self.buckets)):
+            waiting.append(self._bucket(b))
+            if sum(map(len, waiting)) >= BLOCK:
+                yield Rows.joined(waiting)
+                waiting = []
+        if waiting:
+            yield Rows.joined(waiting)
 
     @cached_property
     def _where(self) -> tuple[np.ndarray, np.ndarray]:
@@ -90,9 +140,14 @@ class StoredRows:
             buckets[b] = self._bucket(b).without(ranks[here])
         return StoredRows(digests, buckets)
 
-    def plus(self, at: int, rows: Rows, digests: Sequence[str]) -> StoredRows:
+    def plus(self, at: int, rows: Rows | StoredRows, digests: Sequence[str]) -> StoredRows:
         """With more rows, before the one at ``at``; buckets without any of them stay as they are."""
         joined = (*self.digests[:at], *digests, *self.digests[at:])
+        if isinstance(rows, StoredRows):
+            own, new = np.arange(len(self)), np.arange(len(rows))
+            whose = np.repeat([0, 1, 0], [at, len(rows), len(self) - at])
+            where = np.concatenate([own[:at], new, own[at:]])
+            return StoredRows.gathered((self, rows), joined, whose, where)
         if _count(joined) != len(self.buckets):
             return StoredRows.of(self.whole().insert(at, rows), joined)
         buckets, before = list(self.buckets), self._where[0][:at]
@@ -105,6 +160,12 @@ class StoredRows:
         bucket = self.buckets[b]
         if isinstance(bucket, Rows):
             return bucket
+        if self._last is None or self._last[0] != b:
+            read = bucket.rows() if isinstance(bucket, GatheredBucket) else self._read(bucket, b)
+            self._last = (b, read)
+        return self._last[1]
+
+    def _read(self, bucket: Path, b: int) -> Rows:
         if not bucket.is_file():
             raise FormatError(f"rows are missing: {bucket.name}.", RESTORE)
         arrays = files.read_arrays(bucket)
@@ -144,7 +205,8 @@ def _write(bucket: Bucket, folder: Path) -> str:
     if isinstance(bucket, Path):
         assert bucket.parent == folder
         return bucket.name
-    arrays = {"features": bucket.features, "targets": bucket.targets}
+    rows = bucket.rows() if isinstance(bucket, GatheredBucket) else bucket
+    arrays = {"features": rows.features, "targets": rows.targets}
     data = save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
     name = f"{hashlib.sha256(data).hexdigest()}.safetensors"
     files.write_bytes(folder / name, data)

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from efface import files
 from efface.arithmetic.kinds import ARITHMETIC, FLOAT
 from efface.digests import tensors_digest
 from efface.environment import environment
@@ -26,12 +25,14 @@ from efface.guarantee import noise
 from efface.guarantee.apriori import StatePolicy
 from efface.guarantee.certificates import Difference, ExactCertificate, Given, reached
 from efface.guarantee.promise import Guarantee
+from efface.parts.compact.addend import Addend, Piece
 from efface.parts.compact.factor import Way
 from efface.parts.compact.kept_factor import KeptFactor
 from efface.parts.compact.quantiser import Quantiser
 from efface.parts.compact.ridge import RidgeSolution, factor_of, solve
 from efface.parts.compact.rows import Rows
 from efface.parts.compact.statistics import Statistics
+from efface.parts.compact.sums_file import read_sums, write_sums
 from efface.parts.compact.workers import working
 from efface.parts.part import Change, Forgetter
 from efface.parts.training_set import TrainingSet
@@ -118,37 +119,39 @@ class Summed(Forgetter):
 
     # --- sums and weights -------------------------------------------------------------------------
 
-    def put_in(self, rows: Rows) -> RidgeSolution:
-        """Take samples in, and solve; if that fails they are out again."""
-        statistics = self.require_sums()[1]
-        statistics.add(rows.features, rows.targets)
+    def put_in(self, *pieces: Piece) -> RidgeSolution:
+        """Take samples in (rows, or their sums), and solve; if that fails they are out again."""
+        statistics, addend = self.require_sums()[1], Addend(pieces)
+        addend.into(statistics)
         try:
             return self.solve_sums()
         except EffaceError:
-            statistics.remove(rows.features, rows.targets)
+            addend.out_of(statistics)
             raise
 
-    def take_out(self, rows: Rows) -> RidgeSolution:
+    def take_out(self, *pieces: Piece) -> RidgeSolution:
         """Take samples out, exactly, and solve: the cost does not depend on how many remain.
 
         If the solve fails they are in again, and the weights are as they were.
         """
-        statistics = self.require_sums()[1]
-        statistics.remove(rows.features, rows.targets)
+        statistics, addend = self.require_sums()[1], Addend(pieces)
+        addend.out_of(statistics)
         try:
             # The certificate will ask for the digest: hashing leaves the interpreter to the solve.
             with ThreadPoolExecutor(1) as beside:
                 beside.submit(statistics.digest)
-                return self.solve_sums(self._way_without(rows))
+                return self.solve_sums(self._way_without(pieces))
         except EffaceError:
-            statistics.add(rows.features, rows.targets)
+            addend.into(statistics)
             raise
 
-    def _way_without(self, rows: Rows) -> Way | None:
+    def _way_without(self, pieces: tuple[Piece, ...]) -> Way | None:
         """From the factor that was kept, which is of the sums with these rows; it is used once."""
         kept, self.kept_factor = self.kept_factor, None
-        if kept is None:
+        some = [piece for piece in pieces if isinstance(piece, Rows)]
+        if kept is None or len(some) != len(pieces):
             return None
+        rows = Rows.joined(some)
         quantiser, statistics = self.require_sums()
         with working():
             real = rows.features.astype(np.float64) * quantiser.scale
@@ -208,7 +211,7 @@ class Summed(Forgetter):
         hides the difference to the release before."""
         assert data.rows is not None
         rows = data.rows.select(positions)
-        result, difference = self.changed(rows, Direction.OUT, guarantee, test_seed)
+        result, difference = self.changed((rows,), Direction.OUT, guarantee, test_seed)
         left = data.without(positions)
         residual = result.relative_residual
         certificate = self.certified(len(left), len(positions), residual, difference)
@@ -219,7 +222,11 @@ class Summed(Forgetter):
         return None
 
     def changed(
-        self, rows: Rows, way: Direction, guarantee: Guarantee | None, test_seed: bytes | None
+        self,
+        pieces: tuple[Piece, ...],
+        way: Direction,
+        guarantee: Guarantee | None,
+        test_seed: bytes | None,
     ) -> tuple[RidgeSolution, Difference | None]:
         """Rows in or out; with a ``guarantee``, noise on the weights after it.
 
@@ -230,17 +237,18 @@ class Summed(Forgetter):
         """
         change = self.put_in if way is Direction.IN else self.take_out
         if guarantee is None:
-            return change(rows), None
+            return change(*pieces), None
         served, proved = self.theta, self.weights_proved
         statistics = self.require_sums()[1]
         before = self.solution_of(statistics).theta
-        result = change(rows)
+        result = change(*pieces)
         assert self.theta is not None
         distance = float(np.linalg.norm(self.theta.astype(np.float64) - before))
         difference = Difference(guarantee, distance, self.num_weights, test_seed is None)
         if not difference.passed:
-            undo = statistics.remove if way is Direction.IN else statistics.add
-            undo(rows.features, rows.targets)
+            addend = Addend(pieces)
+            undo = addend.out_of if way is Direction.IN else addend.into
+            undo(statistics)
             self.theta, self.weights_proved = served, proved
             raise GuaranteeError(
                 f"epsilon {guarantee.epsilon} between the two releases asked for, "
@@ -319,12 +327,10 @@ class Summed(Forgetter):
 
     def save_private(self, folder: Path) -> None:
         """The sums."""
-        files.write_arrays(folder / STATISTICS, self.require_sums()[1].to_arrays())
+        write_sums(folder / STATISTICS, self.require_sums()[1])
 
     def load_private(self, folder: Path) -> None:
-        arrays = files.read_arrays(folder / STATISTICS)
-        with files.as_saved(folder / STATISTICS):
-            self.statistics = Statistics.from_arrays(arrays)
+        self.statistics = read_sums(folder / STATISTICS)
         self.kept_factor = KeptFactor.load(folder, self.num_features)
 
     def keep_factor(self, folder: Path) -> bool:

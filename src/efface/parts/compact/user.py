@@ -22,10 +22,10 @@ from efface.guarantee.promise import Guarantee
 from efface.linear.solution import Solution, Status
 from efface.network.activations import ActivationCache, Activations
 from efface.network.core import Core
+from efface.parts.compact.addend import Piece
 from efface.parts.compact.exact_product import exact_product
 from efface.parts.compact.ridge import RidgeSolution
 from efface.parts.compact.row_maker import RowMaker
-from efface.parts.compact.rows import Rows
 from efface.parts.compact.summed import Direction
 from efface.parts.compact.verification import Snapshot, compare
 from efface.parts.part import Agreement, Change, within_rounding
@@ -47,13 +47,13 @@ class CompactUser(RowMaker):
         self.statistics = self.no_statistics()
         return self.add_rows(self.rows(activations, labels))
 
-    def add_rows(self, rows: Rows) -> Solution:
-        """Take samples in, and solve; if that fails they are out again."""
-        return self.told(self.put_in(rows))
+    def add_rows(self, *pieces: Piece) -> Solution:
+        """Take samples in (rows, or their sums), and solve; if that fails they are out again."""
+        return self.told(self.put_in(*pieces))
 
-    def remove_rows(self, rows: Rows) -> Solution:
+    def remove_rows(self, *pieces: Piece) -> Solution:
         """Take samples out, exactly, and solve."""
-        return self.told(self.take_out(rows))
+        return self.told(self.take_out(*pieces))
 
     def solve(self) -> Solution:
         return self.told(self.solve_sums())
@@ -89,7 +89,7 @@ class CompactUser(RowMaker):
     def learn(self, data: TrainingSet, progress: Progress | None = None) -> Solution:
         assert data.rows is not None
         self.reset()
-        return self.add_rows(data.rows.whole())
+        return self.add_rows(data.rows if data.sums is None else data.sums)
 
     def add(
         self,
@@ -102,13 +102,14 @@ class CompactUser(RowMaker):
         progress: Progress | None = None,
     ) -> Change:
         """Add their integers and solve; the certificate is that of a model fitted on all at once."""
-        rows, both = new.rows, data.plus(new)
-        if len(both.records) == len(new.records):
+        assert new.rows is not None
+        pieces: tuple[Piece, ...] = (new.rows if new.sums is None else new.sums,)
+        both = data.plus(new)
+        if not len(data.records):
             # After everything was forgotten Θ is 0, replayed records and all: begin as fit() does.
             self.reset()
-            rows = both.rows
-        assert rows is not None
-        result, difference = self.changed(rows.whole(), Direction.IN, guarantee, test_seed)
+            pieces += () if data.rows is None else (data.rows,)
+        result, difference = self.changed(pieces, Direction.IN, guarantee, test_seed)
         certificate = self.certified(len(both), 0, result.relative_residual, difference)
         return Change(both, certificate, self.told(result))
 

@@ -1,0 +1,17 @@
+"""Training in shards: rows and sums of some records made apart from the model, and put together.
+
+The compact part's training is one map (image → row) and one sum of integers, and the sum is exact: it does
+not matter who computes which part of it, when, or in which order. ``Shard`` says which records are meant,
+``Partial`` is the folder that comes out, ``combine`` puts folders together, and an ``Engine`` runs the jobs:
+in this process, in several, or on a Ray cluster.
+"""
+
+from __future__ import annotations
+
+from efface.shards.combining import combine
+from efface.shards.engine import Engine
+from efface.shards.engines import engine_named
+from efface.shards.partial import Partial
+from efface.shards.shard import Shard
+
+__all__ = ["Engine", "Partial", "Shard", "combine", "engine_named"]

@@ -1,0 +1,91 @@
+"""Several partials as one set of training records, whatever order they come in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from efface.data.records import Records
+from efface.data.stored_records import StoredRecords, columns_of
+from efface.errors import EffaceError
+from efface.parts.compact.statistics import Statistics
+from efface.parts.compact.stored_rows import StoredRows
+from efface.parts.training_set import TrainingSet
+from efface.shards.partial import Partial
+
+
+def combine(partials: Sequence[Partial], order: Sequence[str] | None = None) -> TrainingSet:
+    """One set with the sums of all; check the partials first.
+
+    Records are in the ``order`` of these ids, or else in that of their ids, so that the outcome depends on
+    nothing but the records. Rows stay where they are until the set is saved.
+    """
+    if not partials:
+        raise EffaceError("there are no partials.", "make some with `efface rows`.")
+    _require_disjoint(partials)
+    ids = [record_id for partial in partials for record_id in partial.data.records.ids]
+    at = _places(ids, sorted(ids) if order is None else order)
+    sizes = [len(partial.data) for partial in partials]
+    whose = np.repeat(np.arange(len(partials)), sizes)[at]
+    where = np.concatenate([np.arange(size) for size in sizes])[at]
+    records = _joined([partial.data.records for partial in partials], at)
+    looks = [look for partial in partials for look in partial.data.looks or ()]
+    sources = [_stored(partial.data) for partial in partials]
+    return TrainingSet(
+        records,
+        None,
+        records.labels,
+        rows=StoredRows.gathered(sources, records.digests, whose, where),
+        looks=tuple(looks[i] for i in at) if len(looks) == len(ids) else None,
+        sums=_total(partials),
+    )
+
+
+def _require_disjoint(partials: Sequence[Partial]) -> None:
+    seen: dict[str, str] = {}
+    for partial in partials:
+        for record_id in partial.data.records.ids:
+            if record_id in seen:
+                message = (
+                    f"record {record_id!r} is in partials {seen[record_id]} and {partial.name}."
+                )
+                fix = "take one of them away; shards of one data set do not overlap."
+                raise EffaceError(message, fix)
+            seen[record_id] = partial.name
+
+
+def _places(ids: Sequence[str], order: Sequence[str]) -> np.ndarray:
+    known = {record_id: i for i, record_id in enumerate(ids)}
+    missing = [record_id for record_id in order if record_id not in known]
+    if missing or len(order) != len(ids):
+        example = f", the first {missing[0]!r}" if missing else ""
+        message = f"{len(missing)} records are in no partial{example}."
+        raise EffaceError(message, "make the shards that are missing, of the same data.")
+    return np.array([known[record_id] for record_id in order], dtype=np.int64)
+
+
+def _joined(sets: Sequence[Records], at: np.ndarray) -> Records:
+    """The records of all sets by columns: without their images, and none of them is made."""
+    names = sorted({name for records in sets for name in columns_of(records)})
+    columns = {}
+    for name in names:
+        values = [value for records in sets for value in records.column(name)]
+        columns[name] = [values[i] for i in at]
+    return StoredRecords(columns, sets[0].classes)
+
+
+def _stored(data: TrainingSet) -> StoredRows:
+    rows = data.rows
+    assert rows is not None
+    return rows if isinstance(rows, StoredRows) else StoredRows.of(rows, data.digests)
+
+
+def _total(partials: Sequence[Partial]) -> Statistics:
+    first, *rest = (partial.data.sums for partial in partials)
+    assert first is not None
+    total = first.copy()
+    for sums in rest:
+        assert sums is not None
+        total.merge(sums)
+    return total

@@ -1,0 +1,136 @@
+"""A partial: rows and exact sums of some records, in a folder of their own, made for one model.
+
+The folder holds what a workspace would hold of these records (``TrainingSet``), the sums of their rows, and
+``partial.json``: which model they are for, and digests. It appears whole or not at all. Whoever takes one in
+believes nothing that it says: the model must be the same, and the sums must be those of the rows.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from efface import files
+from efface.data.looks import looks_of
+from efface.data.records import Records
+from efface.errors import EffaceError, FormatError
+from efface.guarantee.certificates import Given
+from efface.model.mixed_linear import MixedLinear
+from efface.parts.compact.addend import Addend
+from efface.parts.compact.rows import Rows
+from efface.parts.compact.sums_check import agree
+from efface.parts.training_set import TrainingSet
+from efface.progress import Progress, part
+from efface.version import VERSION
+from efface.workspace.disk import remove
+
+SCHEMA = "efface.partial/1"
+NAME, ROWS = "partial.json", "rows"
+CHUNK = 256  # records whose activations are in memory at once
+
+
+@dataclass(frozen=True)
+class Partial:
+    """``name`` is the shard, or what the caller calls it; ``given`` is what the rows are relative to."""
+
+    name: str
+    given: Given
+    data: TrainingSet  # with ``sums`` and ``looks``
+
+    @classmethod
+    def make(
+        cls, model: MixedLinear, records: Records, name: str, progress: Progress | None = None
+    ) -> Partial:
+        """Rows of ``records`` (some at a time) and their sums; nothing of the model is changed."""
+        if len(records) == 0:
+            raise EffaceError(f"{name}: there are no records in it.", "use fewer shards.")
+        given = _given(model)
+        chunks = [model.stage(some, progress=done) for some, done in _chunks(records, progress)]
+        rows = Rows.joined([chunk.rows.whole() for chunk in chunks if chunk.rows is not None])
+        labels = model.core.labels(records).numpy()
+        sums = model.user.no_statistics()
+        Addend((rows,)).into(sums)
+        data = TrainingSet(records, None, labels, rows=rows, looks=looks_of(records), sums=sums)
+        return cls(name, given, data)
+
+    def save(self, folder: Path) -> None:
+        """Write it beside, then rename: the folder is there with all that is in it, or it is not."""
+        if folder.exists():
+            raise EffaceError(f"{folder} is there already.", "choose another --out, or delete it.")
+        making = folder.with_name(f".{folder.name}.{os.getpid()}.making")
+        remove(making)
+        files.make_folder(making, files.PRIVATE_FOLDER)
+        try:
+            self.data.save(making, making / ROWS)
+            assert self.data.sums is not None
+            values: dict[str, Any] = {
+                "schema": SCHEMA,
+                "version": VERSION,
+                "name": self.name,
+                "given": asdict(self.given),
+                "classes": list(self.data.records.classes),
+                "num_records": len(self.data),
+                "statistics_digest": self.data.sums.digest(),
+            }
+            files.write_json(making / NAME, values)
+            os.rename(making, folder)
+        except BaseException:
+            remove(making)
+            raise
+
+    @classmethod
+    def load(cls, folder: Path) -> Partial:
+        """Read it; :meth:`check` says whether it may be believed."""
+        if not (folder / NAME).is_file():
+            raise FormatError(f"{folder} is no partial.", "make one with `efface rows`.")
+        values = files.read_json(folder / NAME, SCHEMA)
+        with files.as_saved(folder / NAME):
+            name, given = str(values["name"]), Given(**values["given"])
+            classes = tuple(map(str, values["classes"]))
+            expected = int(values["num_records"]), str(values["statistics_digest"])
+        data = TrainingSet.load(folder, classes, folder / ROWS)
+        sums = data.sums
+        if sums is None or (len(data), sums.digest()) != expected or sums.limbs != 1:
+            message = f"{folder}: the sums are not those that were saved."
+            raise FormatError(message, "make it again with `efface rows`.")
+        return cls(name, given, data)
+
+    def check(self, model: MixedLinear) -> None:
+        """Refuse a partial that was made for another model, or whose sums are not those of its rows."""
+        _require_same(self.name, self.given, _given(model))
+        rows, sums = self.data.rows, self.data.sums
+        if rows is None or sums is None or not agree(sums, rows):
+            message = f"partial {self.name}: its sums are not those of its rows."
+            raise FormatError(message, "make it again with `efface rows`.")
+
+
+def _given(model: MixedLinear) -> Given:
+    given = model.user.given
+    if not isinstance(given, Given):
+        fix = "train with --user compact: its sums can be made in parts."
+        raise EffaceError(f"a {model.user.kind} part cannot be trained in shards.", fix)
+    if model.user.num_weights == 0:
+        fix = "train it first, `efface train --core-only` say: rows need its bases and scales."
+        raise EffaceError("the model's user part has no features yet.", fix)
+    return given
+
+
+def _require_same(name: str, theirs: Given, ours: Given) -> None:
+    """Digests of core, calibration, classes and preprocessing; in floats the machine's kind as well."""
+    if ours.arithmetic == "integer":  # the same on every machine
+        theirs = replace(theirs, environment=ours.environment)
+    if theirs == ours:
+        return
+    mine, other = asdict(ours), asdict(theirs)
+    different = ", ".join(key for key in mine if mine[key] != other[key])
+    message = f"partial {name} was made for another model: {different} differ."
+    raise EffaceError(message, "make it with `efface rows --model` and this model.")
+
+
+def _chunks(records: Records, progress: Progress | None) -> Iterator[tuple[Records, Progress]]:
+    for start in range(0, len(records), CHUNK):
+        stop = min(start + CHUNK, len(records))
+        yield records[start:stop], part(progress, start / len(records), stop / len(records))
