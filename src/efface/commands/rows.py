@@ -15,9 +15,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 EXAMPLES = """\
-Example: [bold]efface train photos/ --core-only --out model[/bold], then on every worker
-[bold]efface rows photos/ --model model --shard 3/16 --out part3[/bold], then
-[bold]efface merge part* --into model[/bold]"""
+Example: [bold]efface rows photos/ --model model --shard 3/16 --out part3[/bold], after
+[bold]efface train photos/ --core-only --out model[/bold] and before [bold]efface merge part* --into model[/bold]"""
 
 
 def rows(
