@@ -91,6 +91,7 @@ def path(made: dict[str, Path], kind: str, tmp_path: Path) -> Path:
 ACTIONS: dict[str, Callable[[Workspace], Any]] = {
     "forget": lambda workspace: workspace.forget(owner=OWNER),
     "add": lambda workspace: workspace.add(NEW),
+    "retire": lambda workspace: workspace.retire_plan(),
 }
 
 

@@ -24,7 +24,7 @@ from efface.guarantee.certificates import (
     ShiftCertificate,
 )
 from efface.guarantee.promise import Guarantee, sampler_cost, sigma_for
-from efface.workspace.store import certificate_of
+from efface.workspace.stored_certificate import certificate_of
 
 D, MU = 1000, 0.01
 GUARANTEE = Guarantee.plan(1.0, 1e-5, 0.05, D)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from tests.processes import kill
 from tests.workspaces import (
+    CORE,
     NEW,
     OWNER,
     assert_checks,
@@ -139,3 +140,41 @@ def test_a_plan_made_before_the_workspace_is_kept(tmp_path: Path) -> None:
     model = fitted("compact", people())
     planned = model.plan(sigma=3.0)
     assert Workspace.create(tmp_path / "w", model).guarantee == planned
+
+
+def test_a_plan_can_be_retired(made: dict[str, Path], tmp_path: Path) -> None:
+    path = shutil.copytree(made["compact"], tmp_path / "w")
+    workspace = Workspace.open(path)
+    assert workspace.retire_plan() is None
+    planned = workspace.plan(sigma=1.0)
+    assert workspace.retire_plan() == planned
+    assert workspace.guarantee is None
+    assert not list(path.rglob("guarantee.json"))
+    assert_checks(path)
+    certificate = workspace.forget(owner=OWNER).certificate
+    assert isinstance(certificate, ExactCertificate)
+    assert certificate.difference is None
+    assert_checks(path)
+
+
+@pytest.mark.parametrize("step", [Milestone.INTENT, Milestone.ACCEPTED, Milestone.CLEARED])
+def test_a_kill_does_not_bring_a_retired_plan_back(
+    made: dict[str, Path], tmp_path: Path, step: Milestone
+) -> None:
+    path = shutil.copytree(made["compact"], tmp_path / "w")
+    Workspace.open(path).plan(sigma=1.0)
+    kill(path, "retire", step)
+    assert Workspace.open(path).guarantee is None
+    assert_checks(path)
+
+
+def test_a_class_that_is_core_as_well_is_said_to_be_known(
+    made: dict[str, Path], tmp_path: Path
+) -> None:
+    path = shutil.copytree(made["compact"], tmp_path / "w")
+    workspace = Workspace.open(path)
+    number = sum(record.label == "b" for record in CORE)
+    assert number
+    for notes in (workspace.preview(label="b").notes, workspace.forget(label="b").notes):
+        assert [f"{number} images of it are core data" in note for note in notes] == [True]
+    assert workspace.forget(owner="person-one").notes == ()

@@ -122,6 +122,17 @@ class CoreIndex:
             )
         return len(staying)
 
+    def still_known(self, request: Request) -> tuple[str, ...]:
+        """What has to be said of a class that is forgotten while images of it are core."""
+        number = len(self.matching(request)) if request.kind is RequestKind.LABEL else 0
+        if not number:
+            return ()
+        name = ", ".join(map(repr, request.values))
+        return (
+            f"the class {name} is still known: {number} images of it are core data, which stays; to have it "
+            "forgotten altogether train a core without them",
+        )
+
     def check_new(self, records: Records) -> None:
         """Refuses images that are here: as user records they would seem to be forgettable."""
         role = self.digests

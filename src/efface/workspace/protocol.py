@@ -129,8 +129,10 @@ class RequestProtocol:
         return model, model.absorb(part, guarantee=intent.guarantee, progress=progress)
 
     def _replan(self, intent: Intent) -> None:
-        assert intent.guarantee is not None
-        self.store.save_guarantee(intent.guarantee)
+        if intent.guarantee is None:
+            self.store.drop_guarantee()
+        else:
+            self.store.save_guarantee(intent.guarantee)
         self._clear(intent)
 
     def switch(self, to: Current) -> None:

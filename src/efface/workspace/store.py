@@ -5,9 +5,9 @@ Nothing here decides when a file counts: that is ``protocol.py``'s part.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +20,6 @@ from efface.errors import FormatError
 from efface.guarantee.apriori import RequestHistory, StatePolicy
 from efface.guarantee.certificates import (
     Certificate,
-    Difference,
-    ExactCertificate,
-    Given,
     ShiftCertificate,
 )
 from efface.guarantee.promise import Guarantee
@@ -43,6 +40,7 @@ from efface.workspace.manifest import NAME as MANIFEST
 from efface.workspace.manifest import Manifest, digests_of
 from efface.workspace.paths import ROWS
 from efface.workspace.published import current, load
+from efface.workspace.stored_certificate import certificate_of
 from efface.workspace.superseded import CERTIFICATE_SCHEMA
 
 if TYPE_CHECKING:
@@ -194,9 +192,16 @@ class Store:
                 remove(path)
             return False
 
-    def drop_factor(self) -> None:
+    def start_keeping(self) -> bool:
+        """A factor from now on; whether there is one."""
+        files.write_json(self.paths.warm, {"schema": WARM_SCHEMA}, mode=files.PRIVATE)
+        return self.renew_factor()
+
+    def drop_factor(self) -> bool:
+        """None any more: False."""
         remove(self.paths.private(self.inventory.number) / FACTOR)
         remove(self.paths.warm)
+        return False
 
     def drop(self) -> None:
         """Do not hold ``data`` any more: another release is published."""
@@ -329,6 +334,17 @@ class Store:
         )
         sync_directory(self.paths.private(self.inventory.number))
 
+    def drop_guarantee(self) -> None:
+        """No plan any more: neither the file, nor its digest in the manifest."""
+        kept, path = self.inventory.manifest, self.inventory.base / "guarantee.json"
+        remove(path)
+        sync_directory(path.parent)
+        name = path.relative_to(self.paths.root).as_posix()
+        left = {listed: digest for listed, digest in kept.files.items() if listed != name}
+        private = self.paths.private(self.inventory.number)
+        Manifest(left, kept.activations).save(private, self.inventory.key)
+        sync_directory(private)
+
     def write_guarantee(self, core: int, guarantee: Guarantee) -> None:
         values = {"schema": GUARANTEE_SCHEMA, **asdict(guarantee)}
         files.write_json(self.paths.core(core) / "guarantee.json", values)
@@ -343,23 +359,6 @@ class Store:
         index = CoreIndex.of(sets[:2], model.calibrated_on, key=self.inventory.key, looks=looks)
         path = folder / "core-records.json"
         files.write_json(path, index.to_dict(), indent=None, mode=files.PRIVATE)
-
-
-def certificate_of(values: Mapping[str, Any], shifts: tuple[float, ...]) -> Certificate:
-    """A certificate from its private form; the numbers that follow from others are computed anew."""
-    kind = ExactCertificate if values["kind"] == "exact" else ShiftCertificate
-    given = {f.name: values[f.name] for f in fields(kind) if f.name in values}
-    if kind is ShiftCertificate:
-        given["guarantee"] = Guarantee(**given["guarantee"])
-        given["earlier_shifts"] = shifts[:-1]
-    elif given.get("given") is not None:
-        given["given"] = Given(**given["given"])
-    if kind is ExactCertificate and given.get("difference") is not None:
-        stored = {f.name: given["difference"][f.name] for f in fields(Difference)}
-        given["difference"] = Difference(
-            **{**stored, "guarantee": Guarantee(**stored["guarantee"])}
-        )
-    return kind(**given)
 
 
 def settings_of(model: MixedLinear) -> dict[str, Any]:

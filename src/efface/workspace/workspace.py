@@ -30,7 +30,7 @@ from efface.workspace.inventory import Inventory
 from efface.workspace.ledger import Action, Intent, Milestone, reach
 from efface.workspace.protocol import RequestProtocol, Result
 from efface.workspace.published import current, load
-from efface.workspace.store import WARM_SCHEMA, Store
+from efface.workspace.store import Store
 
 if TYPE_CHECKING:
     from torch import nn
@@ -171,6 +171,7 @@ class Workspace:
             staying = self.core_index.check(request, user_part_only=user_part_only)
             gone = self._named(request)
             retained, people = len(self.data) - len(gone), len(set(gone.owners))
+            notes += self.core_index.still_known(request)
             return Preview(len(gone), retained, gone.ids, staying, people, notes)
 
     def forget(
@@ -208,6 +209,7 @@ class Workspace:
             if procedure is not None:
                 self._foretell(gone, procedure, tell)
             number = self.inventory.number + 1
+            notes += self.core_index.still_known(request)
             intent = Intent(number, Action.FORGET, gone.digests, request, guarantee)
             intent = replace(intent, procedure=procedure)
             return replace(self.protocol.accept(intent, progress), notes=notes)
@@ -268,10 +270,17 @@ class Workspace:
         """
         with self.protocol.working():
             guarantee = self._planned(epsilon, delta, sigma, state)
-            self.protocol.accept(
-                Intent(self.inventory.number, Action.PLAN, (), None, guarantee), None
-            )
+            intent = Intent(self.inventory.number, Action.PLAN, (), None, guarantee)
+            self.protocol.accept(intent, None)
         return guarantee
+
+    def retire_plan(self) -> Guarantee | None:
+        """Later requests promise what they do without a plan; returns it. What it released stays counted."""
+        with self.protocol.working():
+            planned = self.guarantee
+            if planned is not None:
+                self.protocol.accept(Intent(self.inventory.number, Action.PLAN, ()), None)
+        return planned
 
     def warm(self, on: bool = True) -> bool:
         """Keep a factor of the sums in ``private/``, so that requests are served sooner; or no longer.
@@ -280,11 +289,7 @@ class Workspace:
         sums before it is done. Returns whether there is one now.
         """
         with self.protocol.working():
-            if not on:
-                self.store.drop_factor()
-                return False
-            files.write_json(self.store.paths.warm, {"schema": WARM_SCHEMA}, mode=files.PRIVATE)
-            return self.store.renew_factor()
+            return self.store.start_keeping() if on else self.store.drop_factor()
 
     def guarantee_with(
         self,
