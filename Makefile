@@ -58,8 +58,8 @@ format: $(VENV)/.dev  ## ruff, repairing what it can
 types: $(VENV)/.dev  ## mypy
 	$(BIN)/mypy
 
-unit: $(VENV)/.dev  ## pytest (one thread: the networks in the tests are tiny)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+unit: $(VENV)/.dev  ## pytest, two processes (one thread each: the networks in the tests are tiny)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 # What a user gets: the wheel alone in a fresh environment, in a folder that holds nothing of this one.
 wheel:  ## builds the wheel, installs it in a fresh environment and runs it in an empty folder
