@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import efface
+from efface.parts.table import PARTS, VIEWS
 
 SOURCE = Path(efface.__file__).parent
 GROUND = ("errors", "version", "files", "regular", "digests", "progress", "environment", "alone")
@@ -92,11 +93,81 @@ def test_no_modules_import_each_other() -> None:
     assert next(cycles(), None) is None
 
 
+# --- parts ----------------------------------------------------------------------------------------
+
+OF_PARTS = {
+    base.__name__
+    for kind in (*PARTS.values(), *VIEWS.values())
+    for base in kind.__mro__
+    if base.__module__.startswith("efface.parts.") and base.__module__.count(".") > 2
+}  # CompactUser, its bases in its folder, TangentUser, their views
+
+
+def _names_a_part(node: ast.AST) -> bool:
+    """A part's name as a string, or the class of one, anywhere in the expression."""
+    return any(
+        (isinstance(n, ast.Constant) and n.value in PARTS)
+        or (isinstance(n, ast.Name) and n.id in OF_PARTS)
+        or (isinstance(n, ast.Attribute) and n.attr in OF_PARTS)
+        for n in ast.walk(node)
+    )
+
+
+def kind_tests(tree: ast.AST) -> list[int]:
+    """The lines where code asks which part it has: a comparison, a match or an isinstance."""
+    found = []
+    for node in ast.walk(tree):
+        asks: list[ast.AST] = []
+        if isinstance(node, ast.Compare):
+            asks = [node.left, *node.comparators]
+        elif isinstance(node, ast.match_case):
+            asks = [node.pattern]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "issubclass"):
+            asks = [*node.args[1:]]
+        if any(map(_names_a_part, asks)):
+            found.append(node.body[0].lineno if isinstance(node, ast.match_case) else node.lineno)
+    return found
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "if config.user.kind == 'compact': ...",
+        "kept = user.kind not in ('tangent', 'other')",
+        "assert isinstance(model.user, CompactUser)",
+        "isinstance(user, (int, user_module.TangentUser))",
+        "isinstance(user, RowMaker)",
+        "a = 1 if user.kind != TangentUser.kind else 2",
+        "match kind:\n    case 'compact': ...",
+    ],
+)
+def test_a_kind_test_is_seen(code: str) -> None:
+    assert kind_tests(ast.parse(code))
+
+
+@pytest.mark.parametrize(
+    "code", ["MixedLinear(core, 'compact')", "part_named(kind).noisy", "form.kind == 'integer'"]
+)
+def test_naming_a_part_is_a_choice(code: str) -> None:
+    assert not kind_tests(ast.parse(code))
+
+
+def test_no_room_but_parts_asks_which_part_it_has() -> None:
+    """Make it a method or an attribute of ``UserPart``."""
+    found = {
+        name: kind_tests(ast.parse(MODULES[name].read_text(encoding="utf-8")))
+        for name in GRAPH
+        if room(name) != "parts"
+    }
+    assert {name: lines for name, lines in found.items() if lines} == {}
+
+
 # --- sizes ----------------------------------------------------------------------------------------
 
 MOST_LINES, MOST_METHODS = 400, 20
 LONG_FILES: dict[str, str] = {}  # and why
-LARGE_CLASSES = {  # the 20 methods of a user part, and what is its own
+LARGE_CLASSES = {  # the 22 methods of a user part, and what is its own
+    "UserPart": "whatever differs between parts is asked there, so that no other room tests for it",
     "CompactUser": "rows in and out of its sums, for tests and experiments, too",
     "RowMaker": "the half of CompactUser that makes rows",
     "TangentUser": "problems, preconditioners and fits, for experiments, too",

@@ -308,10 +308,10 @@ def test_no_core_records_for_a_pretrained_network(pretrained: str, tmp_path: Pat
     assert "no core records" in result.stderr
     values = values_of(result)
     assert values["records"]["core"] == 0
-    assert values["compact"]["calibration"] == "the network's normalisation statistics"
+    assert values["part"]["calibration"] == "the network's normalisation statistics"
     user, rows = load(tmp_path / "m").user, Workspace(tmp_path / "m").data.rows.whole()
-    assert values["compact"]["saturated"] == user.num_saturated(rows)
-    assert values["compact"]["values"] == rows.features.size + rows.targets.size
+    assert values["part"]["saturated"] == user.num_saturated(rows)
+    assert values["part"]["values"] == rows.features.size + rows.targets.size
     shown = efface("train", data, *words, "--out", tmp_path / "n").stdout
     assert "bases and scales from the network's normalisation statistics" in shown
     owner = efface("forget", tmp_path / "m", "--id", Workspace(tmp_path / "m").records.ids[0])
@@ -330,7 +330,7 @@ def test_public_images_for_scales(pretrained: str, tmp_path: Path) -> None:
     words += ("--classes", "dark,light")
     out = ("--calibration", public.parent, "--out", tmp_path / "m")
     values = values_of(efface("train", data, *words, *out))
-    assert values["compact"]["calibration"] == "given records"
+    assert values["part"]["calibration"] == "given records"
     result = efface("train", data, *words, "--calibration", data, "--out", tmp_path / "n")
     assert result.exit_code == 2
     assert "are user records" in result.stderr

@@ -65,7 +65,7 @@ def test_a_tuned_core_needs_no_other_file_and_forgets_exactly(
     assert tuned["finetuning"]["chosen"]["rate"] == 0.02
     assert len(tuned["finetuning"]["trials"]) == 3
     assert "rate 0.02 and 2 epochs" in tuned["told"]
-    assert tuned["compact"]["form"] == "integer"
+    assert tuned["part"]["form"] == "integer"
     assert not (tmp_path / "model.finetuning").exists()
     shutil.rmtree(tmp_path / "network")
     owner = next(

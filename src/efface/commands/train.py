@@ -145,23 +145,24 @@ def _render(console: Console, values: Mapping[str, Any]) -> None:
             f"residual {solution['residual_norm']:.1e} after {solution['passes']:g} passes",
             soft_wrap=True,
         )
-    if values["compact"]:
-        compact = values["compact"]
+    part = values["part"]
+    if "calibration" in part:
         console.print(
-            f"bases and scales from {compact['calibration']}: {compact['saturated']:,} of "
-            f"{compact['values']:,} numbers at the end of their range",
+            f"bases and scales from {part['calibration']}: {part['saturated']:,} of "
+            f"{part['values']:,} numbers at the end of their range",
             soft_wrap=True,
         )
-        console.print(arithmetic_text(compact), markup=False, soft_wrap=True)
+    if "arithmetic" in part:
+        console.print(arithmetic_text(part), markup=False, soft_wrap=True)
     console.print(f"model: {plain(values['model'])}", style="bold", markup=False, soft_wrap=True)
 
 
-def arithmetic_text(compact: Mapping[str, Any]) -> str:
+def arithmetic_text(part: Mapping[str, Any]) -> str:
     """In which arithmetic rows are computed, and what follows."""
-    if compact["arithmetic"] == "integer":
-        kind = "8-bit integers" if compact["form"] == "integer" else "exact sums in float64"
+    if part["arithmetic"] == "integer":
+        kind = "8-bit integers" if part["form"] == "integer" else "exact sums in float64"
         return f"arithmetic: {kind}; rows, sums and weights are the same on every machine"
-    reasons = "; ".join(compact["why_not_better"]) or "as asked for"
+    reasons = "; ".join(part["why_not_better"]) or "as asked for"
     return f"arithmetic: float32, exact on this machine only ({reasons})"
 
 

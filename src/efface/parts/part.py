@@ -159,6 +159,9 @@ class UserPart(Forgetter):
     A part is zero until it is fitted, so that the model is the core's.
     """
 
+    options: ClassVar[tuple[str, ...]] = ()  # the user settings it takes beside mu and target_scale
+    calibrates: ClassVar[bool] = False  # whether `prepare` has a use for public records
+
     core: Core
     target_scale: float
 
@@ -212,6 +215,22 @@ class UserPart(Forgetter):
     @abstractmethod
     def learn(self, data: TrainingSet, progress: Progress | None = None) -> Solution:
         """Fit the weights on such a set, from nothing."""
+
+    @classmethod
+    @abstractmethod
+    def kept_bytes(cls, core: Core, num_records: int, given: Mapping[str, Any]) -> int:
+        """About how much requests will keep on disk of so many records, with these user settings."""
+
+    @classmethod
+    def arguments(
+        cls, core: Core, given: Mapping[str, Any], cache: ActivationCache | None
+    ) -> dict[str, Any]:
+        """The arguments that the user settings are (``options``, mu and target_scale): as they stand."""
+        return dict(given)
+
+    def summary(self, data: TrainingSet | None) -> dict[str, Any] | None:
+        """What whoever trained it should know beside its accuracy: plain values, for JSON."""
+        return None
 
     # --- requests: on any error the part is as it was ---------------------------------------------
 

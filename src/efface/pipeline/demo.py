@@ -27,12 +27,10 @@ from efface.linear.solution import Solution
 from efface.model.mixed_linear import MixedLinear
 from efface.network.core import Core
 from efface.network.targets import one_hot
-from efface.parts.compact.user import CompactUser
 from efface.parts.part import require_training_data
 from efface.parts.tangent.forgetting import PaperForgetting
 from efface.parts.tangent.problem import RidgeProblem
 from efface.parts.tangent.sgd import largest_eigenvalue
-from efface.parts.tangent.user import TangentUser
 from efface.pipeline.config import Config, to_toml
 from efface.pipeline.sections import CoreConfig, DataConfig, UserConfig
 from efface.pipeline.solvers import ConjugateGradientConfig
@@ -151,8 +149,6 @@ def _forget(trained: Trained, progress: Progress) -> Told:
     before = compact.logits(records.user)
     requests = [_timed(compact, f"owner {OWNER}", "compact", owner=OWNER)]
     shown = _identified(records.user, before, compact.logits(records.user))
-    assert isinstance(compact.user, CompactUser)
-    assert isinstance(twin.user, CompactUser)
     digests = {
         "forgotten": compact.user.statistics_digest,
         "retrained": twin.user.statistics_digest,
@@ -193,7 +189,6 @@ def _tangent_requests(model: MixedLinear) -> list[dict[str, Any]]:
 def _problem(model: MixedLinear) -> RidgeProblem:
     data = require_training_data(model.data)
     assert data.activations is not None
-    assert isinstance(model.user, TangentUser)
     return model.user.problem(data.activations, data.labels)
 
 

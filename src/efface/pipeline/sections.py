@@ -313,9 +313,13 @@ class UserConfig(ConfigSection):
     @field_validator("scales", "loss")
     @classmethod
     def _of_tangent(cls, value: str, info: ValidationInfo) -> str:
-        first = {"scales": "plain", "loss": "sum"}[str(info.field_name)]
-        if info.data.get("kind") == "compact" and value != first:
-            raise ValueError(f"should be {first!r} for the compact part")
+        """A setting that the part does not take has its default."""
+        from efface.parts.table import part_named
+
+        name, kind = str(info.field_name), info.data.get("kind")
+        first = cls.model_fields[name].default
+        if kind is not None and value != first and name not in part_named(kind).options:
+            raise ValueError(f"should be {first!r} for the {kind} part")
         return value
 
     @field_validator("rate", "epochs")
@@ -326,36 +330,25 @@ class UserConfig(ConfigSection):
             raise ValueError(f"is for the solver sgd and not for {solver.kind}")
         return value
 
+    def given(self) -> dict[str, Any]:
+        """The settings that the part takes: those that it names as its ``options``, and two that all have."""
+        from efface.parts.table import part_named
+
+        found: dict[str, Any] = {"target_scale": self.target_scale}
+        if self.mu is not None:
+            found["mu"] = self.mu
+        for name in part_named(self.kind).options:
+            value = getattr(self, name)
+            found[name] = value.build() if hasattr(value, "build") else value
+        return found
+
     def build(self, core: Core, cache: ActivationCache | None = None) -> MixedLinear:
+        """The model, not fitted yet."""
         from efface.model.mixed_linear import MixedLinear
+        from efface.parts.table import part_named
 
-        options: dict[str, Any] = {"target_scale": self.target_scale}
-        if self.mu is not None:
-            options["mu"] = self.mu
-        if self.kind == "tangent":
-            options |= self._tangent(core, cache)
-        else:
-            options |= {"features": self.features, "bits": self.bits, "bases": self.bases}
-            options["arithmetic"] = self.arithmetic
-            options |= {"layer_features": self.layer_features, "power": self.power}
-        return MixedLinear(core, self.kind, cache=cache, **options)
-
-    def _tangent(self, core: Core, cache: ActivationCache | None) -> dict[str, Any]:
-        """Ridge and rate for our loss, the solver, and scales from core records where they are wanted."""
-        from efface.linear.scales import scales_of_core
-        from efface.parts.tangent.reading import Reading
-
-        reading, num_classes = Reading(self.loss), len(core.classes)
-        solver: Any = self.solver.build()
-        if self.solver.kind == "sgd":
-            epochs, rate = self.epochs or self.solver.epochs, self.rate or self.solver.lr
-            solver = replace(solver, epochs=epochs, lr=reading.rate(rate, num_classes))
-        options: dict[str, Any] = {"solver": solver}
-        if self.mu is not None:
-            options["mu"] = reading.ridge(self.mu, num_classes)
-        if self.scales == "balanced":
-            options["scales"] = scales_of_core(core, cache)
-        return options
+        arguments = part_named(self.kind).arguments(core, self.given(), cache)
+        return MixedLinear(core, self.kind, cache=cache, **arguments)
 
     def reading_note(self, num_classes: int) -> str | None:
         """How printed numbers are read, where that is not as they stand."""

@@ -7,7 +7,6 @@ says what came out.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -23,6 +22,7 @@ from efface.linear.solution import Status
 from efface.model.mixed_linear import MixedLinear
 from efface.network.activations import Activations
 from efface.network.core import Core
+from efface.parts.table import part_named
 from efface.pipeline.config import Config, to_toml
 from efface.pipeline.how import How
 from efface.pipeline.sharded import ShardedFit
@@ -136,7 +136,7 @@ class Training:
     def _calibration(self) -> Records | None:
         """Public records for bases and scales, if the config names any and the user part wants them."""
         spec = self.config.user.calibration
-        if spec is None or self.config.user.kind != "compact":
+        if spec is None or not part_named(self.config.user.kind).calibrates:
             return None
         options = {"spec": spec, "core_fraction": None, "core_data": None, "classes": None}
         return self.config.data.model_copy(update=options).build()
@@ -209,11 +209,7 @@ def _size(config: Config, core: Core, records: Records) -> int:
     """Bytes of the core and of what forgetting needs of the records: rows and sums, or activations."""
     size = sum(t.numel() * t.element_size() for t in core.tensors.values())
     n = len(records.user) + (len(records.core) if config.user.replay_core else 0)
-    if config.user.kind == "compact":
-        k = config.user.features
-        rows = n * k * (1 if config.user.bits <= 8 else 2)
-        return size + rows + 8 * k * (k + len(records.classes))
-    return size + 4 * n * math.prod(core.boundary_shape)
+    return size + part_named(config.user.kind).kept_bytes(core, n, config.user.given())
 
 
 def _tell(records: Records, note: Callable[[str], None]) -> None:
@@ -255,7 +251,7 @@ def _outcome(model: MixedLinear, records: Records) -> dict[str, Any]:
         "records": counts(records),
         "classes": len(records.classes),
         "weights": model.user.num_weights,
-        "compact": _compact(model),
+        "part": {"kind": model.user.kind, **(model.user.summary(model.data) or {})},
         "accuracy": _accuracy(model, records),
         "solution": _solution(model),
         "skipped": len(records.skipped),
@@ -268,25 +264,8 @@ def _accuracy(model: MixedLinear, records: Records) -> dict[str, float | None]:
     return {"core": model.core.accuracy(records.test), "user": model.accuracy(records.test)}
 
 
-def _compact(model: MixedLinear) -> dict[str, Any] | None:
-    """Where the compact part's bases and scales came from, and how many numbers they clipped."""
-    if model.user.kind != "compact":
-        return None
-    kept = None if model.data is None else model.data.rows
-    rows = None if kept is None else kept.whole()
-    return {
-        "arithmetic": model.user.form.arithmetic,
-        "form": model.user.form.kind,
-        "why_not_better": list(model.user.form_reasons),
-        "calibration": model.user.calibration,
-        "total_ridge": model.user.total_ridge,
-        "values": 0 if rows is None else rows.features.size + rows.targets.size,
-        "saturated": 0 if rows is None else model.user.num_saturated(rows),
-    }
-
-
 def _solution(model: MixedLinear) -> dict[str, Any] | None:
-    """How the tangent part's solver ended; the compact part has none."""
+    """How an iterative solver ended; None where there was none."""
     solution = model.solution
     if solution is None:
         return None

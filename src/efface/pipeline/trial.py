@@ -28,6 +28,7 @@ from efface.errors import EffaceError
 from efface.model.core_index import SCHEMA as CORE_SCHEMA
 from efface.model.request import Request
 from efface.network.core import Core
+from efface.parts.table import part_named
 from efface.pipeline.config import Config
 from efface.pipeline.train import Training
 from efface.progress import Progress
@@ -68,7 +69,7 @@ class Recipe:
     set of core records and classes, instead of every time."""
 
     def __init__(self, config: Config, *, reuse_core: bool = False) -> None:
-        if config.user.kind != "compact":
+        if part_named(config.user.kind).noisy:
             fix = "use the compact user part: the tangent one forgets up to (epsilon, delta)."
             raise EffaceError("only exact forgetting can be compared byte by byte.", fix)
         # No activations are kept between two trainings: each begins with the images.

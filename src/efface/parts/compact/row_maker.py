@@ -35,6 +35,7 @@ from efface.parts.compact.rows import Rows
 from efface.parts.compact.statistics import Statistics
 from efface.parts.compact.summed import Facts, Summed
 from efface.parts.part import UserPart
+from efface.parts.training_set import TrainingSet
 from efface.progress import Progress
 
 
@@ -59,6 +60,9 @@ class RowMaker(Summed, UserPart):
             network has such a form. ``MixedLinear.calibrate`` finds it, and ``form`` says which it is.
         form: the settings of the form, from a file.
     """
+
+    options = ("features", "bits", "bases", "arithmetic", "layer_features", "power")
+    calibrates = True
 
     def __init__(
         self,
@@ -233,6 +237,27 @@ class RowMaker(Summed, UserPart):
         ends[:, projection.bias] = False  # always 1, which is the limit of 2 bits
         targets = np.abs(rows.targets.astype(np.int32)) == self.target_quantiser.limit
         return int(ends.sum() + targets.sum())
+
+    @classmethod
+    def kept_bytes(cls, core: Core, num_records: int, given: Mapping[str, Any]) -> int:
+        """Rows of 8 or 16 bits, and the sums in 64."""
+        k = given["features"]
+        rows = num_records * k * (1 if given["bits"] <= 8 else 2)
+        return rows + 8 * k * (k + len(core.classes))
+
+    def summary(self, data: TrainingSet | None) -> dict[str, Any]:
+        """In which arithmetic, where bases and scales came from, and how many numbers they clipped."""
+        kept = None if data is None else data.rows
+        rows = None if kept is None else kept.whole()
+        return {
+            "arithmetic": self.form.arithmetic,
+            "form": self.form.kind,
+            "why_not_better": list(self.form_reasons),
+            "calibration": self.calibration,
+            "total_ridge": self.total_ridge,
+            "values": 0 if rows is None else rows.features.size + rows.targets.size,
+            "saturated": 0 if rows is None else self.num_saturated(rows),
+        }
 
     def activations(
         self,

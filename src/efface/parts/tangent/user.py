@@ -6,6 +6,7 @@ Forgetting is a Newton step on the retained data, w ← w − H_r⁻¹ g_r(w), a
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -37,6 +38,7 @@ from efface.parts.tangent.preconditioners import Identity, Nystrom, Precondition
 from efface.parts.tangent.problem import RidgeProblem
 from efface.parts.tangent.procedure import ProcedureChoice
 from efface.parts.tangent.release import Outcome, Procedure, release
+from efface.parts.tangent.settings import arguments_of
 from efface.parts.tangent.stability import TangentOutlook
 from efface.parts.tangent.theorem import theorem_constants
 from efface.parts.tangent.verification import recertify
@@ -75,6 +77,7 @@ class TangentUser(UserPart):
     keeps_activations = True
     secret_file = STATE
     outlook = TangentOutlook()
+    options = ("solver", "scales", "loss", "rate", "epochs")
 
     mu: float
 
@@ -186,6 +189,17 @@ class TangentUser(UserPart):
     def unlabelled(self, activations: Activations) -> RidgeProblem:
         """For what only needs the curvature: H has no labels."""
         return self.problem(activations, torch.zeros(len(activations), dtype=torch.int64))
+
+    @classmethod
+    def kept_bytes(cls, core: Core, num_records: int, given: Mapping[str, Any]) -> int:
+        """Boundary activations in float32."""
+        return 4 * num_records * math.prod(core.boundary_shape)
+
+    @classmethod
+    def arguments(
+        cls, core: Core, given: Mapping[str, Any], cache: ActivationCache | None
+    ) -> dict[str, Any]:
+        return arguments_of(core, given, cache)
 
     # --- requests ---------------------------------------------------------------------------------
 
