@@ -17,7 +17,7 @@ from efface.data.records import Records
 
 
 def efface(*words: object) -> Result:
-    return CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "160"})
+    return CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "200"})
 
 
 def values_of(result: Result, code: int = 0) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def write(path: Path, *sets: Records) -> Path:
 
 
 def program(*words: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    code = "from efface.cli import main; main()"
-    command = [sys.executable, "-c", code, *map(str, words)]
+    """The real program, in a process of its own."""
+    command = [sys.executable, "-m", "efface", *map(str, words)]
     env = {**os.environ, **environment}
     return subprocess.run(command, capture_output=True, text=True, env=env, check=False)

@@ -40,6 +40,7 @@ from tests.workspaces import (  # noqa: F401
 )
 
 from efface import containers
+from efface.data.class_list import class_names
 from efface.data.named.idx import read_idx
 from efface.data.named.pickled_batches import read_batch
 from efface.data.named.unpack import unpack
@@ -49,6 +50,7 @@ from efface.model.request import Request
 from efface.network.backbone import load_backbone
 from efface.pipeline.config import load_config
 from efface.workspace import Workspace
+from efface.workspace.batches import read_requests
 from efface.workspace.ledger import Action, Intent
 from efface.workspace.published import load
 from efface.workspace.verify import all_checks
@@ -324,6 +326,7 @@ def open_list(path: Path) -> None:
 CSV = b"file_name,label,owner,split\n1.png,a,x,user\n2.png,b,y,core\n"
 JSONL = b'{"file_name": "1.png", "label": "a"}\n{"file_name": "2.png", "label": 3, "owner": "z"}\n'
 TOML = b'[data]\nspec = "digits"\nseed = 3\n[core]\nstages = [{ train = "all", epochs = 2 }]\n'
+REQUESTS = b'{"owner": "u17", "received": "2026-11-03"}\n{"ids": ["a", "b"]}\n'
 KINDS: dict[str, tuple[Callable[[], bytes], Callable[[Path], object]]] = {
     "x.png": (lambda: image("PNG"), open_image),
     "x.jpg": (lambda: image("JPEG"), open_image),
@@ -346,6 +349,8 @@ KINDS: dict[str, tuple[Callable[[], bytes], Callable[[Path], object]]] = {
     "train-images-idx3-ubyte": (idx, lambda path: read_idx(path, 3)),
     "train-images-idx3-ubyte.gz": (lambda: gzip.compress(idx()), lambda path: read_idx(path, 3)),
     "run.toml": (lambda: TOML, load_config),
+    "requests.jsonl": (lambda: REQUESTS, read_requests),
+    "classes.txt": (lambda: b"ape\nbee\ncat\n", lambda path: class_names(str(path))),
 }
 
 

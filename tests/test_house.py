@@ -31,7 +31,14 @@ ROOMS = (
     "pipeline",
     "commands",
 )
-FLOORS = [*GROUND, "containers", *ROOMS, "door", "cli"]  # each may import those before it
+FLOORS = [
+    *GROUND,
+    "containers",
+    *ROOMS,
+    "door",
+    "cli",
+    "__main__",
+]  # each may import those before it
 
 MODULES = {
     ".".join(("efface", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(

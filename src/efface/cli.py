@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from efface.commands import REGISTRY
 from efface.commands.output import fail
@@ -27,6 +28,21 @@ Exit codes: 0 ok · 1 an error in efface itself · 2 usage or bad input · 3 a g
 was published · 4 a ledger or digest does not check · 130 interrupted. EFFACE_DEBUG=1 shows tracebacks.
 
 Start with: [bold]efface demo[/bold]"""
+
+
+class Program(TyperGroup):
+    """The commands; where JSON is asked for, words that are no options are an error in JSON, too."""
+
+    def invoke(self, ctx: Any) -> Any:
+        words = [*getattr(ctx, "_protected_args", ()), *ctx.args]
+        try:
+            return super().invoke(ctx)
+        except Exception as problem:
+            if "--json" not in words or not hasattr(problem, "format_message"):
+                raise
+            asked = f"`efface {words[0]} --help` lists what it takes."
+            fail(problem.format_message(), asked, exit_code=2, as_json=True)
+            raise typer.Exit(2) from problem
 
 
 def _version(asked: bool) -> None:
@@ -104,6 +120,7 @@ def build(names: Sequence[str] = REGISTRY) -> typer.Typer:
     """The program with these of its commands."""
     app = typer.Typer(
         name="efface",
+        cls=Program,
         help="Image classifiers that can forget: train on people's photos, take them out again, prove it.",
         epilog=EPILOG,
         no_args_is_help=True,

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from tests import cases
 from tests.audit.scenes import core, records
 from typer.testing import CliRunner, Result
 
@@ -15,6 +17,7 @@ from efface.audit.scene import Scene
 from efface.audit.served import Held, hold, scene_of, served_weights
 from efface.audit.study import Settings
 from efface.cli import app
+from efface.data.record import Split
 from efface.data.records import Records
 from efface.errors import EffaceError
 from efface.model.mixed_linear import MixedLinear
@@ -102,8 +105,10 @@ def test_the_audit_command_fails_while_the_records_are_in(tmp_path: Path) -> Non
 def test_compare_writes_table_json_and_page(tmp_path: Path) -> None:
     out = tmp_path / "out"
     options = ("--features", 100, "--seeds", 1, "--worlds", 0, "--canaries", 60, "--out", out)
-    result = efface("compare", "digits", "--methods", "original,retrain,exact", *options, "--json")
+    words = ("--methods", "original,retrain,exact", "--cache", tmp_path / "kept", "--json")
+    result = efface("compare", "digits", *options, *words)
     assert result.exit_code == 0, result.stderr
+    assert list((tmp_path / "kept").rglob("rows.bin"))
     values = json.loads(result.stdout)
     stored = files.read_json(out / "compare.json", "efface.audit/1")
     assert stored["methods"] == values["methods"]
@@ -126,6 +131,24 @@ def test_without_a_number_the_model_is_the_default_one_and_not_its_last_layer(
     assert efface("compare", "digits", "--out", tmp_path, *words).exit_code == 2
     projection = seen[0].user.projection
     assert (projection.num_features > projection.num_pooled + 1) == beside
+
+
+def test_the_class_list_is_core_s_as_for_train(tmp_path: Path) -> None:
+    """A class that only users have would leave its name behind: compare refuses it, as train does."""
+    sets = (cases.tiny_records(12, 0, split=Split.CORE), cases.tiny_records(12, 1))
+    both = [record for some in sets for record in some]
+    strange = np.where(np.arange(24) == 23, "iguana", [record.label for record in both])
+    np.savez(
+        tmp_path / "data.npz",
+        images=np.stack([record.image()[:, :, 0] for record in both]),
+        labels=strange,
+        splits=np.array([str(record.split) for record in both]),
+    )
+    words = (tmp_path / "data.npz", "--features", 20, "--out", tmp_path / "out")
+    for command in ("train", "compare"):
+        result = efface(command, *words)
+        assert result.exit_code == 2
+        assert "its class 'iguana' has no core record" in result.stderr
 
 
 def test_an_unknown_method_is_a_usage_error(tmp_path: Path) -> None:

@@ -3,68 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
 from PIL import Image
-from tests import cases
-from typer.testing import CliRunner, Result
+from tests.shell import efface, program, values_of
 
 from efface import __version__
-from efface.cli import app, guarded
 from efface.commands import REGISTRY
 from efface.commands.display import Mode, show
-from efface.errors import GuaranteeError, LedgerError
 from efface.pipeline.evaluate import measure, wilson
-from efface.workspace import Workspace
-from efface.workspace.published import load
-
-CONFIG = """
-[data]
-spec = "digits"
-
-[core]
-calibrate_to = 0
-stages = [{ train = "all", epochs = 20, lr = 0.1 }]
-
-[user]
-kind = "tangent"
-mu = 0.1
-solver = { kind = "cg", tolerance = 0.01 }
-"""
-
-
-def efface(*words: object) -> Result:
-    return CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "200"})
-
-
-def values_of(result: Result) -> dict:
-    """The one JSON object on stdout."""
-    assert result.exit_code == 0, result.stderr
-    lines = result.stdout.splitlines()
-    assert len(lines) == 1
-    return json.loads(lines[0])
-
-
-@pytest.fixture(scope="module")
-def run_toml(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("config") / "run.toml"
-    path.write_text(CONFIG)
-    return path
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, run_toml: Path) -> tuple[Path, dict]:
-    folder = tmp_path_factory.mktemp("trained") / "model"
-    return folder, values_of(efface("train", "--config", run_toml, "--out", folder, "--json"))
-
-
-# Help.
 
 
 def test_help_lists_every_command_and_the_exit_codes() -> None:
@@ -84,9 +33,6 @@ def test_every_command_has_help_with_an_example(name: str) -> None:
 
 def test_version() -> None:
     assert efface("--version").stdout.strip() == f"efface {__version__}"
-
-
-# A round trip.
 
 
 def test_train_reports_what_it_did(trained: tuple[Path, dict]) -> None:
@@ -161,9 +107,6 @@ def test_a_cache_is_filled_and_does_not_change_the_model(
     assert len(list((tmp_path / "cache").iterdir())) == 1
 
 
-# Looking before leaping.
-
-
 def test_dry_run_says_what_it_takes_and_writes_nothing(tmp_path: Path) -> None:
     words = ("train", "digits", "--out", tmp_path / "m", "--dry-run")
     values = values_of(efface(*words, "--json"))
@@ -198,180 +141,6 @@ def test_a_model_is_not_overwritten_unasked(trained: tuple[Path, dict], run_toml
     assert (trained[0] / "core/1/model.json").read_bytes() == before
 
 
-# Mistakes.
-
-
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        (("train",), "no data given"),
-        (("train", "no-such-data"), "no-such-data"),
-        (("train", "digits", "--mu", -1), "user.mu"),
-        (("train", "digits", "--solver", "newton"), "user.solver"),
-        (("train", "digits", "--user", "other"), "user.kind"),
-        (("train", "digits", "--backbone", "resnet"), "resnet"),
-        (("train", "digits", "--linearize", "nowhere"), "nowhere"),
-        (("train", "digits", "--core-fraction", 2), "data.core_fraction"),
-        (("train", "digits", "--config", "missing.toml"), "missing.toml"),
-        (("evaluate", "no-model", "digits"), "no-model"),
-        (("predict", "no-model", "x.png"), "no-model"),
-        (("check", "resnet"), "resnet"),
-    ],
-)
-def test_a_mistake_is_one_line_with_a_fix(words: tuple[object, ...], named: str) -> None:
-    result = efface(*words)
-    assert result.exit_code == 2
-    assert result.stdout == ""
-    assert len(result.stderr.splitlines()) == 1
-    assert result.stderr.startswith("error: ")
-    assert named in result.stderr
-    assert " Fix: " in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        (("predict", "MODEL", "missing.png"), "missing.png"),
-        (("predict", "MODEL", "digits", "--split", "train"), "train"),
-        (("evaluate", "MODEL", "digits", "--split", "val"), "val"),
-        (("evaluate", "MODEL", "no-such-data"), "no-such-data"),
-    ],
-)
-def test_mistakes_with_a_model(
-    trained: tuple[Path, dict], words: tuple[str, ...], named: str
-) -> None:
-    result = efface(*(trained[0] if word == "MODEL" else word for word in words))
-    assert result.exit_code == 2
-    assert named in result.stderr
-
-
-def test_a_damaged_image_is_named(trained: tuple[Path, dict], tmp_path: Path) -> None:
-    (tmp_path / "bad.png").write_bytes(b"not an image")
-    result = efface("predict", trained[0], tmp_path / "bad.png")
-    assert result.exit_code == 2
-    assert "bad.png" in result.stderr
-
-
-def image_folder(root: Path) -> Path:
-    """Two classes of 8 × 8 images, 4 to train on and 1 to test on each, and one broken file."""
-    generator = np.random.default_rng(0)
-    for split, count in (("train", 4), ("test", 1)):
-        for name, base in (("dark", 40), ("light", 200)):
-            folder = root / split / name
-            folder.mkdir(parents=True)
-            for i in range(count):
-                pixels = generator.integers(base - 30, base + 30, (8, 8), dtype=np.uint8)
-                Image.fromarray(pixels).save(folder / f"{i}.png")
-    (root / "train" / "dark" / "broken.png").write_bytes(b"\x89PNG but no more")
-    return root
-
-
-def test_bad_images_stop_training_unless_they_are_skipped(tmp_path: Path) -> None:
-    folder = image_folder(tmp_path / "photos")
-    stopped = efface("train", folder, "--core-fraction", 0.5, "--dry-run")
-    assert stopped.exit_code == 2
-    assert "broken.png" in stopped.stderr
-    words = ("train", folder, "--core-fraction", 0.5, "--skip-bad")
-    values = values_of(efface(*words, "--out", tmp_path / "m", "--json"))
-    assert values["skipped"] == 1
-    assert values["records"] == {"core": 4, "user": 4, "test": 2}
-
-
-def test_no_core_records_for_an_untrained_network(tmp_path: Path) -> None:
-    folder = image_folder(tmp_path / "photos")
-    result = efface("train", folder, "--skip-bad", "--out", tmp_path / "m")
-    assert result.exit_code == 2
-    assert "--core-fraction" in result.stderr
-    assert not (tmp_path / "m").exists()
-
-
-@pytest.fixture(scope="module")
-def pretrained(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("resnet")
-    net = cases.tiny("resnet-bottleneck")
-    cases.randomised(net)
-    net.save_pretrained(folder)
-    size = {"size": {"shortest_edge": 16}, "crop_size": 16}
-    (folder / "preprocessor_config.json").write_text(json.dumps(size))
-    return f"hf:{folder}"
-
-
-def test_no_core_records_for_a_pretrained_network(pretrained: str, tmp_path: Path) -> None:
-    """Head of zeros, scales from the network's own statistics; then forgotten and verified as ever."""
-    data = image_folder(tmp_path / "photos")
-    words = ("--backbone", pretrained, "--core-fraction", 0, "--skip-bad", "--channels", "rgb")
-    nameless = efface("train", data, *words, "--out", tmp_path / "m")
-    assert nameless.exit_code == 2
-    assert "--classes" in nameless.stderr
-    words += ("--classes", "dark,light")
-    result = efface("train", data, *words, "--out", tmp_path / "m", "--json")
-    assert "no core records" in result.stderr
-    values = values_of(result)
-    assert values["records"]["core"] == 0
-    assert values["part"]["calibration"] == "the network's normalisation statistics"
-    user, rows = load(tmp_path / "m").user, Workspace(tmp_path / "m").data.rows.whole()
-    assert values["part"]["saturated"] == user.num_saturated(rows)
-    assert values["part"]["values"] == rows.features.size + rows.targets.size
-    shown = efface("train", data, *words, "--out", tmp_path / "n").stdout
-    assert "bases and scales from the network's normalisation statistics" in shown
-    owner = efface("forget", tmp_path / "m", "--id", Workspace(tmp_path / "m").records.ids[0])
-    assert owner.exit_code == 0, owner.stderr
-    assert efface("verify", tmp_path / "m", "--retrain").exit_code == 0
-
-
-def test_public_images_for_scales(pretrained: str, tmp_path: Path) -> None:
-    data = image_folder(tmp_path / "photos")
-    public = tmp_path / "public" / "things"
-    public.mkdir(parents=True)
-    for i in range(4):
-        pixels = np.random.default_rng(i).integers(0, 256, (20, 20, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(public / f"{i}.png")
-    words = ("--backbone", pretrained, "--skip-bad", "--channels", "rgb", "--json")
-    words += ("--classes", "dark,light")
-    out = ("--calibration", public.parent, "--out", tmp_path / "m")
-    values = values_of(efface("train", data, *words, *out))
-    assert values["part"]["calibration"] == "given records"
-    result = efface("train", data, *words, "--calibration", data, "--out", tmp_path / "n")
-    assert result.exit_code == 2
-    assert "are user records" in result.stderr
-
-
-def test_unknown_options_are_usage_errors() -> None:
-    assert efface("train", "digits", "--bogus").exit_code == 2
-    assert efface("bogus").exit_code == 2
-
-
-def exit_code(problem: BaseException) -> int:
-    """The exit code of a command that raises ``problem``."""
-    small = typer.Typer(pretty_exceptions_enable=False)
-
-    @small.command()
-    @guarded
-    def command() -> None:
-        raise problem
-
-    return CliRunner().invoke(small, []).exit_code
-
-
-def test_exit_codes_are_those_of_the_errors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("EFFACE_DEBUG", raising=False)
-    assert exit_code(GuaranteeError("not reached.")) == 3
-    assert exit_code(LedgerError("does not check.")) == 4
-    assert exit_code(RuntimeError("a bug")) == 1
-    assert exit_code(typer.Exit(7)) == 7
-    assert exit_code(typer.BadParameter("no")) == 2
-
-
-# The real program.
-
-
-def program(*words: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    code = "from efface.cli import main; main()"
-    command = [sys.executable, "-c", code, *map(str, words)]
-    env = {**os.environ, **environment}
-    return subprocess.run(command, capture_output=True, text=True, env=env, check=False)
-
-
 def test_the_program_keeps_stdout_for_the_result(
     trained: tuple[Path, dict], run_toml: Path, tmp_path: Path
 ) -> None:
@@ -390,9 +159,6 @@ def test_a_traceback_only_for_those_who_ask() -> None:
     assert plain.returncode == 2
     assert "Traceback" not in plain.stderr
     assert "Traceback" in asked.stderr
-
-
-# Parts.
 
 
 def test_check_lists_what_building_changes() -> None:

@@ -184,6 +184,8 @@ def test_a_class_leaves_with_the_last_of_its_records(kind: str, settle: Any) -> 
     assert clf.classes_.tolist() == never.classes_.tolist() == sorted(set(labels[OTHERS].tolist()))
     assert digests(clf) == digests(never)
     assert (receipt.weights_digest, receipt.num_forgotten) == (digests(never)[0], 5)
+    stored = getattr(clf._home, "workspace", None)
+    assert stored is None or stored.certificate == receipt  # where there is a folder
     assert receipt.statistics_digest == never._home.model.user.statistics_digest
     np.testing.assert_array_equal(
         clf.decision_function(TEST_IMAGES), never.decision_function(TEST_IMAGES)
@@ -191,6 +193,23 @@ def test_a_class_leaves_with_the_last_of_its_records(kind: str, settle: Any) -> 
     clf.forget(owner="u1")  # and goes on
     keep = ~np.isin(OWNERS, ["u1", "u8"])
     assert digests(clf) == digests(without_core().fit(IMAGES[keep], labels[keep]))
+
+
+def test_what_was_forgotten_in_memory_is_refused_in_the_folder(tmp_path: Path) -> None:
+    gone, path = OWNERS == "u3", tmp_path / "model"
+    clf = without_core().fit(IMAGES, LABELS, owners=OWNERS)
+    clf.forget(owner="u3")
+    clf.save(path)
+    for one in (clf, ForgettingClassifier.load(path, module=network())):
+        with pytest.raises(EffaceError, match="was forgotten here"):
+            one.add(IMAGES[gone], LABELS[gone])
+    assert clf.verify(retrain=True)["ok"]
+    assert not any(
+        digest.encode() in file.read_bytes()
+        for digest in Records.from_arrays(IMAGES[gone], LABELS[gone]).digests
+        for file in path.rglob("*")
+        if file.is_file()
+    )
 
 
 def test_nothing_is_left_of_its_name(tmp_path: Path) -> None:

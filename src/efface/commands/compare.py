@@ -33,8 +33,10 @@ OUT = "Folder for report.html, compare.json and the cache of finished parts."
         "user.kind": "The user part: compact or tangent. Default: {default}.",
         "core.backbone": "As for train. Default: {default}.",
         "data.core_fraction": "As for train.",
+        "data.classes": "The class list, as for train.",
         "user.features": FEATURES,
         "user.mu": "The ridge, as for train.",
+        "output.cache": "Keep boundary activations in this folder, as for train.",
     }
 )
 def compare(

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from efface.data.record import Skipped, Split
 from efface.data.records import Records
-from efface.errors import EffaceError, RecordError
+from efface.errors import EffaceError, FormatError, RecordError
+from efface.regular import LARGEST_LIST, read_regular
 
 FIX = (
     "name the classes yourself: --classes FILE (one a line) or --classes a,b,c (classes= in Python)"
@@ -47,6 +48,20 @@ def settled(records: Records) -> Records:
 
 def class_names(text: str) -> list[str]:
     """From the command line: a file with a name a line, or names separated by commas."""
-    path = Path(text).expanduser()
-    found = path.read_text(encoding="utf-8").splitlines() if path.is_file() else text.split(",")
+    found = text.split(",") if not _is_file(text) else _lines(Path(text).expanduser())
     return [name.strip() for name in found if name.strip()]
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return Path(text).expanduser().is_file()
+    except (OSError, RuntimeError):  # too long for the name of a file, or of no home: names
+        return False
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return read_regular(path, LARGEST_LIST).decode("utf-8-sig").splitlines()
+    except ValueError as problem:
+        fix = "save it as UTF-8 text, a class a line."
+        raise FormatError(f"{path.name} is no list of classes: {problem}.", fix) from problem

@@ -182,7 +182,7 @@ class ForgettingClassifier(Questions, ClassifierMixin, BaseEstimator):
     ) -> Certificate | None:
         """Take more user images in: afterwards it is the classifier fitted on all of them at once.
 
-        In a folder, images that were forgotten there are refused, unless ``allow_reingest``.
+        Images that were forgotten before are refused, unless ``allow_reingest``.
         """
         home, columns = self._fitted, {"owners": owners, "cohorts": cohorts, "ids": ids}
         found, kind = found_in(images, labels=labels, **columns)
@@ -277,6 +277,7 @@ class ForgettingClassifier(Questions, ClassifierMixin, BaseEstimator):
             module=module,
             overwrite=overwrite,
             allow_reingest=allow_reingest,
+            forgotten=sorted(home.forgotten),
         )
         self._home = Folder(workspace, home.from_labels)
         return self

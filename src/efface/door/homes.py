@@ -29,6 +29,7 @@ class Home(ABC):
     """What the classifier asks of it; ``from_labels`` says that classes leave with their last record."""
 
     from_labels: bool
+    forgotten: frozenset[str] = frozenset()  # digests of images, where no folder knows them
 
     @property
     @abstractmethod
@@ -59,7 +60,10 @@ class Home(ABC):
 
 
 class Memory(Home):
-    """A model in memory, its images with it. It is gone with the program."""
+    """A model in memory, its images with it. It is gone with the program.
+
+    Images that it has forgotten are refused when they come again, as in a folder.
+    """
 
     def __init__(self, model: MixedLinear, from_labels: bool) -> None:
         self._model, self.from_labels = model, from_labels
@@ -82,23 +86,35 @@ class Memory(Home):
     ) -> Certificate:
         request, notes = meant(request, self.records.owners)
         warn_of(notes)
+        before = self.records
         certificate = self._model.forget(
             request,
             user_part_only=user_part_only,
             guarantee=guarantee,
             progress=progress,
         )
+        kept = set(self.records.ids)
+        self.forgotten |= {record.digest for record in before if record.id not in kept}
         smaller = without_empty(self._model) if self.from_labels else None
         if smaller is None:
             return certificate
         self._model = smaller
-        return as_forgotten(smaller, certificate)
+        return about(first_of(smaller), certificate)
 
     def add(
         self, records: Records, *, allow_reingest: bool, progress: Progress | None
     ) -> Certificate | None:
         check_new(records, self._model, set(self.records.ids) | self._model.core_index.ids)
-        return self._model.add(Records(records, self._model.classes), progress=progress)
+        again = [record for record in records if record.digest in self.forgotten]
+        if again and not allow_reingest:
+            raise RecordError(
+                again[0].id,
+                f"this image was forgotten here, as were {len(again) - 1} more of these.",
+                "leave them out; if their owners want them in again, allow_reingest=True.",
+            )
+        added = self._model.add(Records(records, self._model.classes), progress=progress)
+        self.forgotten -= {record.digest for record in again}
+        return added
 
 
 class Folder(Home):
@@ -139,12 +155,13 @@ class Folder(Home):
         warn_of(result.notes)
         assert result.certificate is not None  # forgetting always has one
         smaller = self._drop_empty() if self.from_labels else None
-        return result.certificate if smaller is None else as_forgotten(smaller, result.certificate)
+        return result.certificate if smaller is None else about(smaller, result.certificate)
 
-    def _drop_empty(self) -> MixedLinear | None:
+    def _drop_empty(self) -> ExactCertificate | None:
         """Publish the model without classes that nobody has, by one rename as a new training is.
 
-        If somebody else changes the model meanwhile, it begins anew with theirs.
+        Returns its certificate, None if there are no such classes. If somebody else changes the model
+        meanwhile, it begins anew with theirs.
         """
         while True:
             before = self.workspace.number
@@ -154,21 +171,25 @@ class Folder(Home):
                 if self.workspace.number == before:
                     raise
 
-    def _drop_empty_of(self, release: int) -> MixedLinear | None:
+    def _drop_empty_of(self, release: int) -> ExactCertificate | None:
         workspace = self.workspace
         if set(workspace.records.column("label")) >= set(workspace.settings["classes"]):
             return None
         smaller = without_empty(workspace.model())
-        if smaller is not None:
-            self.workspace = Workspace.create(
-                workspace.path,
-                smaller,
-                config=(workspace.inventory.base / "config.toml").read_text(encoding="utf-8"),
-                module=workspace.inventory.module,
-                overwrite=True,
-                instead_of=release,
-            )
-        return smaller
+        if smaller is None:
+            return None
+        certificate, last = first_of(smaller), workspace.certificate
+        certificate = certificate if last is None else about(certificate, last)
+        self.workspace = Workspace.create(
+            workspace.path,
+            smaller,
+            config=(workspace.inventory.base / "config.toml").read_text(encoding="utf-8"),
+            module=workspace.inventory.module,
+            overwrite=True,
+            certificate=certificate,
+            instead_of=release,
+        )
+        return certificate
 
     def add(
         self, records: Records, *, allow_reingest: bool, progress: Progress | None
@@ -205,12 +226,17 @@ def without_empty(model: MixedLinear) -> MixedLinear | None:
     return only_with(model, left)
 
 
-def as_forgotten(model: MixedLinear, certificate: Certificate) -> Certificate:
-    """The certificate of the smaller model, about the records of the request."""
+def first_of(model: MixedLinear) -> ExactCertificate:
+    """The certificate of a model that has forgotten nothing; such a one drops classes only if it is exact."""
     made = model.user.first_certificate(require_training_data(model.data), model.solution)
-    assert isinstance(made, ExactCertificate)
-    people = getattr(certificate, "num_people", 0)
-    return replace(made, num_forgotten=certificate.num_forgotten, num_people=people)
+    assert made is not None
+    return made
+
+
+def about(made: ExactCertificate, request: Certificate) -> ExactCertificate:
+    """The same certificate, about the records of this request."""
+    people = getattr(request, "num_people", 0)
+    return replace(made, num_forgotten=request.num_forgotten, num_people=people)
 
 
 def warn_of(notes: tuple[str, ...]) -> None:

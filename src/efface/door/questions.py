@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from efface.audit.study import Settings
+from efface.data.readers.examples import label_name
 from efface.data.records import Records
 from efface.errors import EffaceError
 from efface.pipeline import audit as auditing
@@ -25,6 +26,7 @@ class Questions(ABC):
     """The questions, for a class that knows its folder and its settings."""
 
     backbone: Any
+    classes: Any
 
     @property
     @abstractmethod
@@ -118,11 +120,13 @@ class Questions(ABC):
         settings = Settings(
             seeds=seeds, worlds=worlds, canaries=canaries, methods=methods, seed=seed
         )
-        config = self._config
+        listed = None if self.classes is None else tuple(map(label_name, self.classes))
+        config, records = self._config, None
         if isinstance(data, str):
-            named = config.data.model_copy(update={"spec": data})
+            named = config.data.model_copy(update={"spec": data, "classes": listed})
             config = config.model_copy(update={"data": named})
-        records = None if isinstance(data, str) else data
+        else:
+            records = data if listed is None else Records(data, listed)
         name = None if owner is None else str(owner)
         return comparing.run(config, settings, Path(out), owner=name, records=records)
 

@@ -77,6 +77,9 @@ class Request:
         values = (value,) if isinstance(value, str) else tuple(dict.fromkeys(value))
         if not values:
             raise RequestError("the request names no record.", "give at least one id.")
+        for value in values:
+            if not isinstance(value, str) or _is_broken(value):
+                raise RequestError(f"{value!r} is no name.", "names are text, in UTF-8.")
         return cls(kind, values, tuple(in_core))
 
     def positions(
@@ -163,3 +166,8 @@ def meant(request: Request, owners: Iterable[str]) -> tuple[Request, tuple[str, 
     others = sorted(o for o in known if o != name and likeness(o) == likeness(name))
     notes = tuple(f"there is also an owner {other!r}, who is not meant" for other in others)
     return Request(request.kind, (name,)), notes
+
+
+def _is_broken(text: str) -> bool:
+    """Whether it holds bytes that are no text, as a command line in another encoding has them."""
+    return any("\ud800" <= character <= "\udfff" for character in text)

@@ -7,15 +7,19 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from efface import files
 from efface.audit.differencing import identify_in
 from efface.audit.influence import influence_left, strongest
 from efface.audit.methods import REFERENCE, UNTOUCHED, own_method
+from efface.audit.scene import Scene
 from efface.audit.served import beside, hold, promised_sigma, scene_of, served_weights
 from efface.audit.study import SCHEMA, Reader, Settings, Study, identity_of
 from efface.data.record import Split
 from efface.data.records import Records
 from efface.errors import EffaceError, GuaranteeError
+from efface.guarantee.certificates import Certificate
 from efface.model.request import Request
 from efface.progress import Progress, part
 from efface.report.audit import audit_report
@@ -37,51 +41,66 @@ def run(
     ``owners`` are looked for in core too, by their keyed hashes, and so are the images of ``asked``.
     """
     model, certificate = workspace.model(), workspace.certificate
-    weights = served_weights(model)
+    weights = served_weights(model)  # before the scene puts the records in again
     present = sum(d in set(workspace.records.digests) for d in asked.digests)
-    in_core, core_digests = _in_core(workspace, asked, owners), workspace.core_index.digests
-    asked = asked.where(lambda record: record.digest not in core_digests)
-    if not len(asked):
+    in_core = _in_core(workspace, asked, owners)
+    asked = _forgettable(workspace, asked)
+    scene = scene_of(model, asked, test, certificate)
+    identity = identity_of(str(workspace.number), model.core.digest, asked.digests, test.digests)
+    study = _study(scene, settings, out, identity)
+    values = study.run(part(progress, 0.0, 0.9))
+    spoken = None if present else certificate  # it is not about records that are still in
+    served, kept = _served(study, weights, spoken, promised_sigma(certificate))
+    values["served"] = served | {"num_still_in": present, "num_in_core": in_core}
+    attack = strongest(values["methods"][own_method(scene.kind).name])
+    values["headline"] = {"influence": served["influence"]["share"], "attack": attack}
+    shown = identify_in(scene, study.trained, weights)
+    values["differencing"] = asdict(shown) | {"by_chance": shown.by_chance}
+    values |= {"workspace": str(workspace.path), "release": workspace.number}
+    values["ok"] = kept and not (present or in_core or values["contradictions"])
+    values["report"] = str(out / "report.html")
+    files.write_json(out / "audit.json", {"schema": SCHEMA, **values})
+    command = f"efface audit {workspace.path} DATA"
+    audit_report(values, f"Audit of release {workspace.number}", command).write(out / "report.html")
+    return values
+
+
+def _forgettable(workspace: Workspace, asked: Records) -> Records:
+    """Those of the records that are not core data."""
+    digests = workspace.core_index.digests
+    mine = asked.where(lambda record: record.digest not in digests)
+    if not len(mine):
         fix = "train again without them: there is no user part of them to audit."
         raise GuaranteeError("all of these images are core data, which is never forgotten.", fix)
-    scene = scene_of(model, asked, test, certificate)
-    own = own_method(scene.kind).name
-    names = (UNTOUCHED, REFERENCE, own)
-    identity = identity_of(str(workspace.number), model.core.digest, asked.digests, test.digests)
-    study = Study(
+    return mine
+
+
+def _study(scene: Scene, settings: Settings, out: Path, identity: str) -> Study:
+    """The model's own way of forgetting beside doing nothing and training anew."""
+    names = (UNTOUCHED, REFERENCE, own_method(scene.kind).name)
+    return Study(
         scene,
         replace(settings, methods=names),
         request=scene.forget,
         cache=out / "cache",
         identity=identity,
     )
-    values = study.run(part(progress, 0.0, 0.9))
+
+
+def _served(
+    study: Study, weights: Tensor, certificate: Certificate | None, sigma: float
+) -> tuple[dict[str, Any], bool]:
+    """What the served weights themselves show, and whether that is what was claimed."""
+    scene = study.scene
     reader = Reader(scene, study.trained, study._relearn(0))
-    spoken = None if present else certificate  # it is not about records that are still in
-    held = hold(scene, weights, study.trained, reader.retrained, spoken)
-    values["served"] = {
+    held = hold(scene, weights, study.trained, reader.retrained, certificate)
+    left = influence_left(scene, weights, study.trained, reader.retrained, sigma)
+    values = {
         "readouts": reader.values(weights, weights),
         "held": None if held is None else asdict(held),
-        "num_still_in": present,
-        "num_in_core": in_core,
+        "influence": asdict(left) | {"found": left.found},
     }
-    sigma = promised_sigma(certificate)
-    left = influence_left(scene, weights, study.trained, reader.retrained, sigma)
-    values["served"]["influence"] = asdict(left) | {"found": left.found}
-    attack = strongest(values["methods"][own])
-    values["headline"] = {"influence": left.share, "attack": attack}
-    shown = identify_in(scene, study.trained, weights)
-    values["differencing"] = asdict(shown) | {"by_chance": shown.by_chance}
-    kept = held is None or held.kept
-    values |= {"workspace": str(workspace.path), "release": workspace.number}
-    values["ok"] = not (
-        present or in_core or left.found or not kept or bool(values["contradictions"])
-    )
-    values["report"] = str(out / "report.html")
-    files.write_json(out / "audit.json", {"schema": SCHEMA, **values})
-    command = f"efface audit {workspace.path} DATA"
-    audit_report(values, f"Audit of release {workspace.number}", command).write(out / "report.html")
-    return values
+    return values, not left.found and (held is None or held.kept)
 
 
 def _in_core(workspace: Workspace, asked: Records, owners: Sequence[str]) -> int:

@@ -11,6 +11,7 @@ import torch
 from efface import files
 from efface.audit.scene import Scene
 from efface.audit.study import SCHEMA, Settings, Study, identity_of
+from efface.data.class_list import settled
 from efface.data.records import Records
 from efface.model.request import Request
 from efface.pipeline.config import Config
@@ -31,10 +32,10 @@ def run(
     """Train, measure, and write ``compare.json`` and ``report.html`` into ``out``.
 
     Forgotten are the records of ``owner``, or a random tenth, anew for each seed. The data are those of
-    the config, or ``records``.
+    the config, or ``records``; the class list is that of ``efface train``.
     """
     training = Training(config)
-    records = config.data.build() if records is None else records
+    records = training.records() if records is None else settled(records)
     core = training.core(records)
     training.fit_core(core, records, part(progress, 0, 0.1, "core"))
     model = training.fit_user(core, records, part(progress, 0.1, 0.2, "user part"))
@@ -42,7 +43,8 @@ def run(
     if owner is not None:
         positions = torch.from_numpy(Request.of(owner=owner).positions(records.user))
     scene = Scene.of(model, np.zeros(0, dtype=np.int64), records.test)
-    identity = identity_of(core.digest, config.model_dump_json(), records.digests)
+    settled_by = config.model_dump_json(exclude={"output"})  # where things lie decides nothing
+    identity = identity_of(core.digest, settled_by, records.digests)
     study = Study(scene, settings, request=positions, cache=out / "cache", identity=identity)
     values = {"data": config.data.spec, "owner": owner, **study.run(part(progress, 0.2, 1.0))}
     values["report"] = str(out / "report.html")

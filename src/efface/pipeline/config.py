@@ -70,7 +70,7 @@ def _read(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as problem:
         raise FormatError(f"the config {path} cannot be read.", "check the path.") from problem
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as problem:
         fix = (
             "correct the line; strings need quotes, sections are [data], [core], [user], [output]."
         )

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from efface.errors import EffaceError, RequestError
+from efface.errors import EffaceError, FormatError, RequestError
 from efface.model.request import Request, RequestKind
 from efface.workspace import Workspace
 
@@ -54,7 +54,10 @@ def read_requests(path: Path) -> list[Waiting]:
     """The requests of a file; an error names the line."""
     if not path.is_file():
         raise EffaceError(f"there is no file {path}.", "check the path.")
-    lines = path.read_text(encoding="utf-8").splitlines()
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as problem:
+        raise FormatError(f"{path.name} is not UTF-8: {problem}.", "save it as UTF-8.") from problem
     found = [_waiting(i, line) for i, line in enumerate(lines, 1) if line.strip()]
     if not found:
         raise EffaceError(f"{path.name} has no requests.", "write one a line, as JSON.")
@@ -70,7 +73,7 @@ def _waiting(number: int, line: str) -> Waiting:
         received = values.pop("received", None)
         when = None if received is None else datetime.fromisoformat(received)
         request = Request.of(**values)
-    except (ValueError, TypeError, RequestError) as problem:
+    except (ValueError, TypeError, RecursionError, RequestError) as problem:
         raise EffaceError(f"line {number} is no request: {problem}.", fix) from problem
     if when is not None and when.tzinfo is None:
         when = when.replace(tzinfo=UTC)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from safetensors import SafetensorError
 
 from efface import files
+from efface.guarantee.certificates import Certificate
 from efface.parts.training_set import TrainingSet
 from efface.workspace.disk import explaining_the_disk
 from efface.workspace.forgotten import KEY, Forgotten, new_key, save_key
@@ -22,16 +24,27 @@ if TYPE_CHECKING:
     from efface.model.mixed_linear import MixedLinear
 
 
+@dataclass(frozen=True)
+class Beginning:
+    """What a new workspace begins with beside its model and records.
+
+    ``config`` are the settings of the training; ``forgotten`` are digests of images that the model had
+    forgotten before it came here, ``restored`` of those that were forgotten here and are allowed in again;
+    ``certificate`` is the release's, if it is not that of a model that has forgotten nothing.
+    """
+
+    config: str = ""
+    forgotten: tuple[str, ...] = ()
+    restored: tuple[str, ...] = ()
+    certificate: Certificate | None = None
+
+
 def build(
-    protocol: RequestProtocol,
-    model: MixedLinear,
-    data: TrainingSet,
-    config: str,
-    restored: tuple[str, ...],
+    protocol: RequestProtocol, model: MixedLinear, data: TrainingSet, beginning: Beginning
 ) -> None:
     """Write a workspace beside the one that is there, publish it by one rename, delete the other.
 
-    Hold the lock. ``restored`` are digests that were forgotten and are allowed in again.
+    Hold the lock.
     """
     store = protocol.store
     root = store.paths.root
@@ -40,7 +53,7 @@ def build(
     try:
         store.inventory.journal.append(number, Action.TRAIN, Milestone.ACCEPTED)
         reach(Milestone.ACCEPTED)
-        _write(protocol, number, model, data, config, restored)
+        _write(protocol, number, model, data, beginning)
         store.inventory.journal.append(number, Action.TRAIN, Milestone.PREPARED)
         reach(Milestone.PREPARED)
         protocol.switch(Current(number, number))
@@ -61,8 +74,7 @@ def _write(
     number: int,
     model: MixedLinear,
     data: TrainingSet,
-    config: str,
-    restored: tuple[str, ...],
+    beginning: Beginning,
 ) -> None:
     store = protocol.store
     root = store.paths.root
@@ -73,7 +85,8 @@ def _write(
         save_key(root / "private" / KEY, new_key())
         forgotten = Forgotten(store.inventory.key)
     else:
-        forgotten = store.inventory.forgotten.changed(restored=restored)
+        forgotten = store.inventory.forgotten
+    forgotten = forgotten.changed(beginning.forgotten, beginning.restored)
     core, folder = model.core, store.paths.core(number)
     files.make_folder(folder)
     core.save(folder)
@@ -81,8 +94,8 @@ def _write(
     files.write_json(folder / "model.json", settings_of(model))
     if model.guarantee is not None:
         store.write_guarantee(number, model.guarantee)
-    if config:
-        files.write_bytes(folder / "config.toml", config.encode())
+    if beginning.config:
+        files.write_bytes(folder / "config.toml", beginning.config.encode())
     cache = None
     if model.user.keeps_activations:
         cache = core.cache(store.paths.activations)
@@ -92,9 +105,8 @@ def _write(
     model.data, mine = data, model.cache
     try:
         model.cache = cache  # what the manifest covers
-        store.write(
-            number, model, model.user.first_certificate(data, model.solution), forgotten, number
-        )
+        first = beginning.certificate or model.user.first_certificate(data, model.solution)
+        store.write(number, model, first, forgotten, number)
     finally:
         model.cache = mine
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -23,7 +23,7 @@ from efface.parts.part import require_training_data
 from efface.parts.tangent.procedure import ProcedureChoice
 from efface.parts.training_set import TrainingSet
 from efface.progress import Progress
-from efface.workspace.building import build
+from efface.workspace.building import Beginning, build
 from efface.workspace.disk import explaining_the_disk
 from efface.workspace.founding import check_folder
 from efface.workspace.inventory import Inventory
@@ -87,6 +87,8 @@ class Workspace:
         module: nn.Module | None = None,
         overwrite: bool = False,
         allow_reingest: bool = False,
+        forgotten: Sequence[str] = (),
+        certificate: Certificate | None = None,
         instead_of: int | None = None,
     ) -> Workspace:
         """Write a fitted model, and what later requests need of its training records.
@@ -95,6 +97,8 @@ class Workspace:
         was forgotten in it stays refused, unless ``allow_reingest``, and a request in flight is carried
         out first. A folder that holds anything else is refused, and so is one whose release is no longer
         ``instead_of``, if that is given: then the model is made of what somebody has changed since.
+        For a model that has forgotten before: ``forgotten`` are digests of images, which are refused here as
+        well, and ``certificate`` is its last one.
         """
         self = cls(path, module)
         check_folder(self.path, overwrite=overwrite)
@@ -113,7 +117,8 @@ class Workspace:
             restored = self.check_forgotten(*sets, allow_reingest=allow_reingest)
             fix = "free some space, train again."
             with explaining_the_disk("the folder is as it was.", fix):
-                build(self.protocol, model, data, config, restored)
+                beginning = Beginning(config, tuple(forgotten), restored, certificate)
+                build(self.protocol, model, data, beginning)
         return self
 
     # --- what is there ----------------------------------------------------------------------------
