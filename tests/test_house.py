@@ -172,6 +172,7 @@ def test_no_room_but_parts_asks_which_part_it_has() -> None:
 # --- sizes ----------------------------------------------------------------------------------------
 
 MOST_LINES, MOST_METHODS = 400, 20
+MOST_LINES_OF_TESTS = 450
 LONG_FILES: dict[str, str] = {}  # and why
 LARGE_CLASSES = {  # the 22 methods of a user part, and what is its own
     "UserPart": "whatever differs between parts is asked there, so that no other room tests for it",
@@ -221,6 +222,14 @@ def test_no_file_is_too_long() -> None:
         for path in MODULES.values()
     }
     assert {name for name, length in lengths.items() if length > MOST_LINES} == set(LONG_FILES)
+
+
+def test_no_file_of_tests_is_too_long() -> None:
+    lengths = {
+        path.name: path.read_text(encoding="utf-8").count("\n")
+        for path in Path(__file__).parent.rglob("*.py")
+    }
+    assert [name for name, length in lengths.items() if length > MOST_LINES_OF_TESTS] == []
 
 
 def test_no_class_has_too_many_public_methods() -> None:

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from tests.reference import convolution_matrix, fraction_product, on_grid
+from tests.fractions_reference import convolution_matrix, fraction_product, on_grid
 
 from efface.arithmetic.exact import exact_convolution, exact_sums, self_test
 from efface.arithmetic.exact.exact_products import Products, WeightCache

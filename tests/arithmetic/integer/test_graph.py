@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.cases import randomised
-from tests.reference import integer_network
+from tests.fractions_reference import integer_network
 from torch import Tensor, nn
 
 from efface.arithmetic.integer import scales

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.fractions_reference import rational_product
 from tests.parts.compact.compacts import FEATURES, TEST, calibrated, model_of, user_records
-from tests.reference import rational_product
 
 from efface import files
 from efface.digests import tensors_digest

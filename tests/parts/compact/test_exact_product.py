@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.reference import rational_product
+from tests.fractions_reference import rational_product
 
 from efface.errors import EffaceError
 from efface.parts.compact.exact_product import exact_product

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.reference import exact_statistics, rational_ridge, released
+from tests.fractions_reference import rational_ridge, released
+from tests.reference import exact_statistics
 
 from efface.parts.compact import rational, ridge
 from efface.parts.compact.expansion import Expansion
