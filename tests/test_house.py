@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 import efface
-from efface.parts.table import PARTS, VIEWS
+from efface.parts.table import PARTS, STORED, VIEWS
 
 SOURCE = Path(efface.__file__).parent
 GROUND = ("errors", "version", "files", "regular", "digests", "progress", "environment", "alone")
@@ -104,8 +105,9 @@ def test_no_modules_import_each_other() -> None:
 
 OF_PARTS = {
     base.__name__
-    for kind in (*PARTS.values(), *VIEWS.values())
-    for base in kind.__mro__
+    for table in (PARTS, STORED, VIEWS)
+    for module, _, name in (place.partition(":") for place in table.values())
+    for base in getattr(import_module(module), name).__mro__
     if base.__module__.startswith("efface.parts.") and base.__module__.count(".") > 2
 }  # CompactUser, its bases in its folder, TangentUser, their views
 
