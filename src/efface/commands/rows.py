@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
 Example: [bold]efface rows photos/ --model model --shard 3/16 --out part3[/bold], after
-[bold]efface train photos/ --core-only --out model[/bold] and before [bold]efface merge part* --into model[/bold]"""
+[bold]efface train photos/ --core-only --out model[/bold] and before
+[bold]efface merge part* --into model[/bold]"""
 
 
 def rows(
