@@ -97,8 +97,7 @@ class Workspace:
         was forgotten in it stays refused, unless ``allow_reingest``, and a request in flight is carried
         out first. A folder that holds anything else is refused, and so is one whose release is no longer
         ``instead_of``, if that is given: then the model is made of what somebody has changed since.
-        For a model that has forgotten before: ``forgotten`` are digests of images, which are refused here as
-        well, and ``certificate`` is its last one.
+        ``forgotten`` are digests of images that the model forgot before, ``certificate`` is its last one.
         """
         self = cls(path, module)
         check_folder(self.path, overwrite=overwrite)
@@ -356,8 +355,7 @@ class Workspace:
         """Refuse what cannot be added; returns the digests that were forgotten before."""
         if len(records) == 0:
             raise RequestError("there are no records to add.", "check the data and its split.")
-        known = {record.id for record in self.records}
-        index = self.core_index
+        known, index = {record.id for record in self.records}, self.core_index
         core_ids = index.ids
         for record in records:
             if record.split is not Split.USER:
@@ -377,9 +375,7 @@ class Workspace:
         if current(self.path) is None:
             return ()
         forgotten = self.inventory.forgotten
-        found = [
-            record for records in sets for record in records or () if record.digest in forgotten
-        ]
+        found = [r for records in sets for r in records or () if r.digest in forgotten]
         if found and not allow_reingest:
             raise RecordError(
                 found[0].id,
