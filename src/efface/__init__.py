@@ -35,6 +35,7 @@ _WHERE = {
     "MixedLinear": "efface.model.mixed_linear",
     "Workspace": "efface.workspace",
     "load": "efface.workspace.published",
+    "Serving": "efface.workspace.serving",
     "Guarantee": "efface.guarantee.promise",
     "SGD": "efface.parts.tangent.sgd",
     "ConjugateGradient": "efface.parts.tangent.cg",
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from efface.pipeline.check import check as check
     from efface.workspace import Workspace as Workspace
     from efface.workspace.published import load as load
+    from efface.workspace.serving import Serving as Serving
 
 __all__ = [*_WHERE, "__version__"]
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from efface.commands.output import JsonFlag, ModelPath, TrustModule, cell, finish, table
+from efface.commands.output import JsonFlag, ModelPath, TrustModule, cell, finish, table, warn
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,11 +23,18 @@ Example: [bold]efface predict model digits --split test[/bold]"""
 def predict(
     model: ModelPath,
     images: Annotated[
-        list[str], typer.Argument(help="Image files, folders of images, or data as for train.")
+        list[str],
+        typer.Argument(
+            help="Image files (paths or file: URLs), folders of images, or data as for train."
+        ),
     ],
     split: Annotated[
         str, typer.Option(help="Of data with splits: core, user, test or all.")
     ] = "all",
+    skip_bad: Annotated[
+        bool,
+        typer.Option("--skip-bad", help="Leave out images that cannot be read, and say which."),
+    ] = False,
     top: Annotated[int, typer.Option(min=1, help="Classes to list for each image.")] = 3,
     trust_module: TrustModule = None,
     json: JsonFlag = False,
@@ -40,9 +48,12 @@ def predict(
     from efface.pipeline.predict import ranked
 
     loaded = load_model(model, trust_module)
-    records = read_unlabelled(loaded, images, split)
+    records = read_unlabelled(loaded, images, split, skip_bad=skip_bad)
     predictions = ranked(loaded, records, top)
-    values = {"model": str(model), "predictions": predictions}
+    skipped = [asdict(one) for one in records.skipped]
+    for one in skipped:
+        warn(f"left out {one['id']}: {one['reason']}")
+    values = {"model": str(model), "predictions": predictions, "skipped": skipped}
     finish(values, as_json=json, render=lambda console: _render(console, predictions))
 
 

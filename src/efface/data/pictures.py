@@ -38,7 +38,8 @@ class Pictures(Sequence[Picture]):
 
     @classmethod
     def of(cls, images: Any, channels: Channels | None = None) -> Pictures:
-        """Of arrays, tensors, Pillow images, bytes or paths, or what a DataFrame or Dataset holds of them.
+        """Of arrays, tensors, Pillow images, bytes, paths or file URLs, or what a DataFrame or Dataset holds
+        of them.
 
         ``channels`` is what they are converted to: a model's input has either gray or RGB.
         """

@@ -317,18 +317,18 @@ class MixedLinear:
         cls,
         directory: Path | str,
         *,
-        core: Path | None = None,
+        core: Path | Core | None = None,
         module: nn.Module | None = None,
         cache: ActivationCache | None = None,
     ) -> MixedLinear:
         """Read a model that :meth:`save` wrote; its predictions are bit-equal.
 
-        ``core`` is the folder of the core, where that is another one. For what a workspace serves, and for
-        either, there is ``efface.load``.
+        ``core`` is the folder of the core, where that is another one, or the core itself. For what a
+        workspace serves, and for either, there is ``efface.load``.
         """
         directory = Path(directory)
         values = files.read_json(directory / "model.json", SCHEMA)
-        loaded = Core.load(directory if core is None else core, module)
+        loaded = core if isinstance(core, Core) else Core.load(core or directory, module)
         if loaded.digest != values.get("core_digest"):
             raise another_core(directory)
         tensors = files.read_tensors(directory / "user.safetensors")

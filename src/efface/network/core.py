@@ -79,9 +79,9 @@ class Core:
         )
         self.backbone, self.classes, self.linearize = loaded, tuple(classes), linearize
         self.leaky_slope, self.fold, self.seed = leaky_slope, fold_batchnorm, seed
-        self.mirror = mirror
+        self.mirror, self.report = mirror, list[str]()
         self._split(loaded)
-        self.report: list[str] = []
+        self.tables: dict[str, Any] = {}  # shared by parts of one calibration; not saved
         self.records: Records | None = None  # what it was fitted on; not saved
 
     def _split(self, backbone: Backbone) -> None:

@@ -69,20 +69,43 @@ def choose(records: Records, split: str) -> Records:
     return records.where(lambda record: record.split == split)
 
 
-def read_unlabelled(model: MixedLinear, items: Sequence[str], split: str) -> Records:
+def read_unlabelled(
+    model: MixedLinear, items: Sequence[str], split: str, *, skip_bad: bool = False
+) -> Records:
     """Image files, folders of images and data specs, in the order given, each record once.
 
-    Labels do not matter here, but a Record has one: they all get the model's first class.
+    Labels do not matter here, but a Record has one: they all get the model's first class. With ``skip_bad``
+    every image is decoded now, and those that cannot be are in ``.skipped``.
     """
+    from efface.data.record import Skipped
     from efface.data.records import Records
 
     found: dict[str, Record] = {}
+    bad: list[Skipped] = []
     for item in items:
-        for record in _records_of(model, item, split):
-            found.setdefault(record.id, record)
+        try:
+            for record in _records_of(model, item, split, skip_bad):
+                found.setdefault(record.id, record)
+        except RecordError as problem:
+            if not skip_bad:
+                raise
+            bad.append(Skipped(item, problem.message))
+    if skip_bad:
+        unreadable = {name: why for name, why in map(_problem, found.values()) if why}
+        bad += [Skipped(name, why) for name, why in unreadable.items()]
+        found = {name: record for name, record in found.items() if name not in unreadable}
     if not found:
         raise EffaceError(f"no images in {', '.join(items)}.", "check the paths.")
-    return Records(found.values(), model.classes)
+    return Records(found.values(), model.classes, skipped=bad)
+
+
+def _problem(record: Record) -> tuple[str, str]:
+    """The record's id, and why its image cannot be had; empty if it can."""
+    try:
+        record.image()
+    except RecordError as problem:
+        return record.id, problem.message
+    return record.id, ""
 
 
 def read_meant(
@@ -116,7 +139,7 @@ def read_meant(
     return found
 
 
-def _records_of(model: MixedLinear, item: str, split: str) -> list[Record]:
+def _records_of(model: MixedLinear, item: str, split: str, skip_bad: bool) -> list[Record]:
     from dataclasses import replace
 
     from efface.data.named.layouts import recognise
@@ -124,7 +147,7 @@ def _records_of(model: MixedLinear, item: str, split: str) -> list[Record]:
     from efface.data.records import Records
     from efface.regular import objection
 
-    path, label = Path(item).expanduser(), model.classes[0]
+    path, label = _path(item), model.classes[0]
     if _is_image(path) or (path.is_file() and not _is_data(path)):
         return [_record(path, label)]
     listed = path.is_dir() and any((path / name).is_file() for name in METADATA_NAMES)
@@ -133,8 +156,21 @@ def _records_of(model: MixedLinear, item: str, split: str) -> list[Record]:
         found = (file for file in path.rglob("*") if file.is_file() and _is_image(file))
         files = sorted(file for file in found if objection(path, file) is None)
         return [_record(file, label) for file in files]
-    records = choose(Records.open(item, channels=_channels(model)), split)
+    opened = Records.open(item, channels=_channels(model), skip_bad=skip_bad)
+    records = choose(opened, split)
     return [replace(record, label=label) for record in records]
+
+
+def _path(item: str) -> Path:
+    """A path, or the one that a ``file:`` URL names."""
+    from efface.data.images import FileImage
+    from efface.data.readers.memory import source_of
+
+    if "://" not in item:
+        return Path(item).expanduser()
+    source = source_of(item, item)
+    assert isinstance(source, FileImage)
+    return source.path
 
 
 def _is_image(path: Path) -> bool:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from efface.model.mixed_linear import MixedLinear
     from efface.network.activations import ActivationCache
+    from efface.network.core import Core
 
 CURRENT = "CURRENT"
 SCHEMA = "efface.current/2"
@@ -58,16 +59,43 @@ def load(
 
     Its predictions are bit-equal to those of the model that was saved.
     """
-    from efface.model.mixed_linear import (
-        MixedLinear,  # torch and all: only whoever predicts needs it
-    )
+    return load_current(directory, module=module, cache=cache).model
+
+
+@dataclass(frozen=True)
+class PublishedModel:
+    """A model, and which release it is; None for one that was saved alone."""
+
+    model: MixedLinear
+    current: Current | None
+
+
+def _same_core(one: Current | None, other: Current | None) -> bool:
+    return one is not None and other is not None and one.core == other.core
+
+
+def load_current(
+    directory: Path | str,
+    *,
+    module: nn.Module | None = None,
+    cache: ActivationCache | None = None,
+    before: PublishedModel | None = None,
+) -> PublishedModel:
+    """As ``load``, with the release's number; ``before`` is an earlier release of the same workspace, whose
+    core is used again if it is still the same."""
+    # torch and all: only whoever predicts needs it
+    from efface.model.mixed_linear import MixedLinear
 
     directory = Path(directory)
     while True:
         published = current(directory)
+        core: Path | Core | None
         core, user = (None, directory) if published is None else published.folders(directory)
+        if before is not None and _same_core(before.current, published):
+            core = before.model.core
         try:
-            return MixedLinear.load(user, core=core, module=module, cache=cache)
+            model = MixedLinear.load(user, core=core, module=module, cache=cache)
+            return PublishedModel(model, published)
         except Exception:
             # A request may have published another release, and deleted this one, in the meantime:
             # then whatever was raised (a file that vanished while it was read) means nothing.

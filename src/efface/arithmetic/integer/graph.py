@@ -12,6 +12,7 @@ accuracy.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -202,7 +203,7 @@ class IntegerGraph:
         if isinstance(op, Mean):
             total = x.sum(dim=(2, 3), keepdim=op.keep)
             mean = total.div_(_places(self.shapes[op.inputs[0]]))
-            return mean.mul_(float(power(self.exponent(op.inputs[0]) - self.units[number])))
+            return mean.mul_(math.ldexp(1.0, self.exponent(op.inputs[0]) - self.units[number]))
         if isinstance(op, MaxPool):
             if keep is not None and keep.backward:
                 raise NoIntegerForm(f"{op.name}: no gradients through MaxPool2d.")
@@ -225,7 +226,7 @@ class IntegerGraph:
         return x if ratio == 1 else x * ratio
 
     def _ratio(self, source: int, target: int) -> float:
-        return float(power(self.units[source] - self.units[target]))
+        return math.ldexp(1.0, self.units[source] - self.units[target])
 
     def _add(self, number: int, op: Op, values: dict[int, Tensor]) -> Tensor:
         a, b = op.inputs
@@ -246,7 +247,7 @@ class IntegerGraph:
 
     def _activate(self, number: int, op: Activation, x: Tensor, keep: Kept | None) -> Tensor:
         x = self._same(number, op, x)
-        cap = None if op.cap is None else op.cap / float(power(self.units[number]))
+        cap = None if op.cap is None else op.cap / math.ldexp(1.0, self.units[number])
         if keep is not None and keep.backward:
             keep.slope(number, _slopes(x, op.slope, cap))
         clamped = number in self.summed and op.slope == 0 and cap is None

@@ -8,6 +8,8 @@ torch has them. Floats are refused, because their range is nowhere written down.
 from __future__ import annotations
 
 import os
+import urllib.parse
+import urllib.request
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -56,6 +58,8 @@ def source_of(item: Any, name: str, root: Path | None = None) -> ImageSource:
     """One image, by value; ``name`` is what an error calls it."""
     if isinstance(item, Mapping) and {"bytes", "path"} & set(item):  # as Hugging Face stores them
         item = item.get("bytes") or item.get("path")
+    if isinstance(item, str) and "://" in item:
+        item = _path_of_url(item, name)
     if isinstance(item, str | os.PathLike):
         path = Path(os.fspath(item)).expanduser()
         return FileImage((path if root is None else root / path).absolute())
@@ -70,6 +74,15 @@ def source_of(item: Any, name: str, root: Path | None = None) -> ImageSource:
         raise RecordError(name, f"a {type(item).__name__} is no image.", _accepted() + hint)
     _check_dtype(array, name)
     return _held(array)
+
+
+def _path_of_url(url: str, name: str) -> str:
+    """The path that a ``file:`` URL of this machine names; nothing is fetched."""
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme.lower() != "file" or parts.netloc.lower() not in ("", "localhost"):
+        fix = "fetch it first, and give its bytes or its path."
+        raise RecordError(name, f"{url!r:.200} is not a file of this machine.", fix)
+    return urllib.request.url2pathname(parts.path)
 
 
 def default_ids(sources: Iterable[ImageSource]) -> list[str]:
@@ -96,7 +109,7 @@ def _shown(path: Path) -> str:
 
 
 def _accepted() -> str:
-    return "give arrays, tensors, Pillow images, encoded bytes or paths of files."
+    return "give arrays, tensors, Pillow images, encoded bytes, or paths or file: URLs of files."
 
 
 def _as_array(images: Any, *, one: bool = False) -> np.ndarray | None:

@@ -35,21 +35,41 @@ def exact_product(
         weights: w, (k, c) float32.
         scale: s, powers of two within 2^±400, (k,) or one number.
     """
-    scales = np.broadcast_to(np.asarray(scale, dtype=np.float64), (len(weights),))
-    _require_valid(integers, weights, scales)
-    if integers.size == 0:
-        return np.zeros((len(integers), weights.shape[1]))
-    rows = torch.from_numpy(integers.astype(np.float64))
-    largest = float(rows.abs().max())
-    if largest * len(weights) > MOST_TERMS:
-        raise EffaceError(
-            f"{len(weights)} integers up to {largest:.0f} cannot be added up exactly.",
-            "Quantise them to fewer bits.",
-        )
-    exact = weights.astype(np.float64) * scales[:, None]  # 24 bits times powers of two: exact
-    slices = list(_slices(exact, max(largest, 1.0)))
-    products = rows @ torch.from_numpy(np.concatenate(slices, axis=1))
-    return _sum(np.split(products.numpy(), len(slices), axis=1))
+    largest = float(np.abs(integers.astype(np.float64)).max()) if integers.size else 0.0
+    return SlicedWeights(weights, scale, largest).times(integers)
+
+
+class SlicedWeights:
+    """Weights cut into slices once, for many products with integers up to ``largest``.
+
+    A product is the exact sum rounded once, so it does not depend on how the weights were cut.
+    """
+
+    def __init__(
+        self, weights: NDArray[np.float32], scale: ArrayLike = 1.0, largest: float = 1.0
+    ) -> None:
+        scales = np.broadcast_to(np.asarray(scale, dtype=np.float64), (len(weights),))
+        _require_valid(weights, scales)
+        if largest * len(weights) > MOST_TERMS:
+            raise EffaceError(
+                f"{len(weights)} integers up to {largest:.0f} cannot be added up exactly.",
+                "Quantise them to fewer bits.",
+            )
+        exact = weights.astype(np.float64) * scales[:, None]  # 24 bits times powers of two: exact
+        self.slices = list(_slices(exact, max(largest, 1.0)))
+        self._together = torch.from_numpy(np.concatenate(self.slices, axis=1))
+
+    def times(self, integers: NDArray[np.integer]) -> Floats:
+        """``Σ_j q_j s_j w_jc``, correctly rounded, (n, c)."""
+        if integers.dtype.kind not in "iu":
+            raise EffaceError(f"A product of {integers.dtype} is not exact.", "Give integers.")
+        if integers.ndim != 2 or integers.shape[1] != len(self._together):
+            fix = "Give (n, k) and (k, c)."
+            raise EffaceError(f"{integers.shape} does not go with {self.slices[0].shape}.", fix)
+        if integers.size == 0:
+            return np.zeros((len(integers), self.slices[0].shape[1]))
+        products = torch.from_numpy(integers.astype(np.float64)) @ self._together
+        return _sum(np.split(products.numpy(), len(self.slices), axis=1))
 
 
 def _slices(left: Floats, largest: float) -> Iterator[Floats]:
@@ -77,15 +97,11 @@ def _sum(terms: list[Floats]) -> Floats:
     return np.array([math.fsum(values) for values in flat]).reshape(terms[0].shape)
 
 
-def _require_valid(integers: NDArray[np.integer], weights: NDArray[np.float32], s: Floats) -> None:
-    if integers.dtype.kind not in "iu" or weights.dtype != np.float32:
+def _require_valid(weights: NDArray[np.float32], s: Floats) -> None:
+    if weights.dtype != np.float32 or weights.ndim != 2:
         raise EffaceError(
-            f"A product of {integers.dtype} and {weights.dtype} is not exact.",
-            "Give integers, and weights in float32.",
-        )
-    if integers.ndim != 2 or integers.shape[1] != len(weights) or weights.ndim != 2:
-        raise EffaceError(
-            f"{integers.shape} does not go with {weights.shape}.", "Give (n, k) and (k, c)."
+            f"A product with {weights.dtype} of shape {weights.shape} is not exact.",
+            "Give weights in float32, (k, c).",
         )
     powers = (np.frexp(s)[0] == 0.5).all() and (s >= 2.0**-400).all() and (s <= 2.0**400).all()
     if not (powers and np.isfinite(weights).all()):

@@ -23,7 +23,7 @@ from efface.linear.solution import Solution, Status
 from efface.network.activations import ActivationCache, Activations
 from efface.network.core import Core
 from efface.parts.compact.addend import Piece
-from efface.parts.compact.exact_product import exact_product
+from efface.parts.compact.exact_product import SlicedWeights
 from efface.parts.compact.ridge import RidgeSolution
 from efface.parts.compact.row_maker import RowMaker
 from efface.parts.compact.summed import Direction
@@ -38,6 +38,8 @@ class CompactUser(RowMaker):
 
     Its arguments are those of :class:`RowMaker`.
     """
+
+    _made: tuple[np.ndarray, SlicedWeights] | None = None
 
     def fit(
         self, activations: Activations, labels: Tensor, progress: Progress | None = None
@@ -78,8 +80,17 @@ class CompactUser(RowMaker):
         assert self.quantiser is not None
         assert self.theta is not None
         if self.theta.dtype == np.float32:
-            return exact_product(features, self.theta, self.quantiser.scale)
+            return self._sliced(self.theta).times(features)
         return self.real(features) @ self.theta
+
+    def _sliced(self, theta: np.ndarray) -> SlicedWeights:
+        """The weights as products want them, made once for each Θ."""
+        assert self.quantiser is not None
+        made = self._made
+        if made is None or made[0] is not theta:
+            made = (theta, SlicedWeights(theta, self.quantiser.scale, self.quantiser.limit))
+            self._made = made  # at once, so that threads see a whole one
+        return made[1]
 
     # --- requests ---------------------------------------------------------------------------------
 
@@ -184,4 +195,13 @@ class CompactUser(RowMaker):
         layers = options.pop("layers", None)
         part = cls(core, **options)
         part.load_tensors(tensors, layers)
+        part._share_tables()
         return part
+
+    def _share_tables(self) -> None:
+        """Of one core and calibration there is one form and one projection, with all that is built of them:
+        another release of a model that is in memory then costs no more than its weights."""
+        if self.projection is not None:
+            key = self.given.calibration_digest
+            own = (self.form, self.projection)
+            self.form, self.projection = self.core.tables.setdefault(key, own)

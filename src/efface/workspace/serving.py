@@ -1,0 +1,98 @@
+"""Predictions from whatever is published: from any number of threads, from one release to the next.
+
+``Serving`` keeps the published model in memory. Before each call it looks at the workspace's CURRENT; when
+that names another release, one thread loads it beside the old one and puts it in its place, while others go
+on. The network stays where the core did, so a switch takes as long as reading the user weights.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from efface.data.pictures import Shown
+from efface.errors import RecordError
+from efface.workspace.published import Current, PublishedModel, current, load_current
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What one release sees in one image. Of an image that cannot be read only ``problem`` is said."""
+
+    label: str | None
+    scores: dict[str, float]  # of the likeliest classes, best first: softmax, not calibrated
+    release: int | None
+    problem: str | None = None
+
+
+class Serving:
+    """The model that a folder serves, always the published release.
+
+    Args:
+        directory: a workspace, or a model that was saved alone (which has no releases to follow).
+        module: the network, if it was made of code (see ``efface.load``).
+        top: how many classes a prediction names.
+    """
+
+    def __init__(
+        self, directory: Path | str, *, module: nn.Module | None = None, top: int = 3
+    ) -> None:
+        self.directory, self.module, self.top = Path(directory), module, top
+        self._loaded = load_current(self.directory, module=module)
+        self._loading = threading.Lock()
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self._loaded.model.classes
+
+    @property
+    def release(self) -> int | None:
+        """The number of the release that is in memory now."""
+        published = self._loaded.current
+        return None if published is None else published.release
+
+    def refresh(self) -> bool:
+        """Take the release that is published now; whether it is another one than before."""
+        if self._is_current(current(self.directory)) or not self._loading.acquire(blocking=False):
+            return False  # or another thread is at it
+        try:
+            before = self._loaded
+            self._loaded = load_current(self.directory, module=self.module, before=before)
+            return self._loaded.current != before.current
+        finally:
+            self._loading.release()
+
+    def _is_current(self, published: Current | None) -> bool:
+        return self._loaded.current == published
+
+    def predict(self, images: Sequence[Any], *, skip_bad: bool = False) -> list[Prediction]:
+        """One prediction an image, all of the same release, in order.
+
+        ``images`` are Pillow images, arrays, encoded bytes, paths or file URLs. One that cannot be read is a
+        RecordError; with ``skip_bad`` its prediction has a ``problem`` instead of a label.
+        """
+        self.refresh()
+        loaded = self._loaded  # one release for all of them, whatever is published meanwhile
+        if not skip_bad:
+            return self._answer(loaded, loaded.model.shown(images))
+        release = None if loaded.current is None else loaded.current.release
+        found: list[Prediction] = []
+        for image in images:
+            try:
+                found += self._answer(loaded, loaded.model.shown([image]))
+            except RecordError as problem:
+                found.append(Prediction(None, {}, release, problem.message))
+        return found
+
+    def _answer(self, loaded: PublishedModel, pictures: Shown) -> list[Prediction]:
+        model = loaded.model
+        release = None if loaded.current is None else loaded.current.release
+        scores, order = model.logits(pictures).softmax(1).sort(dim=1, descending=True, stable=True)
+        best = zip(scores[:, : self.top].tolist(), order[:, : self.top].tolist(), strict=True)
+        named = [{model.classes[i]: s for s, i in zip(*row, strict=True)} for row in best]
+        return [Prediction(next(iter(scores)), scores, release) for scores in named]
