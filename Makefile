@@ -16,9 +16,10 @@ SOURCES = src tests benchmarks experiments tools
 help:  ## what each target does
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
 
+# With hf and parquet: whoever has seen the demo goes on with their own photos and a network from transformers.
 $(VENV)/.base: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) install -c constraints.txt -e .
+	$(PIP) install -c constraints.txt -e ".[hf,parquet]"
 	touch $@
 
 # curvlinops is the tests' outside oracle. One of its dependencies asks for torchvision, whose wheel

@@ -79,6 +79,31 @@ def test_every_dependency_is_pinned() -> None:
     )
 
 
+def test_every_extra_is_explained() -> None:
+    """In the README's table, by name; and nothing that is no extra."""
+    table = (ROOT / "README.md").read_text(encoding="utf-8").partition("| extra |")[2]
+    rows = table.partition("\n\n")[0].splitlines()[2:]
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    assert named == set(PROJECT["optional-dependencies"])
+
+
+def test_the_classifiers_name_the_pythons_that_are_tried() -> None:
+    prefix = "Programming Language :: Python :: "
+    versions = [c.removeprefix(prefix) for c in PROJECT["classifiers"] if c.startswith(prefix)]
+    tried = WORKFLOW["jobs"]["test"]["strategy"]["matrix"]["python"]
+    assert [version for version in versions if "." in version] == tried
+    assert len(set(PROJECT["classifiers"])) == len(PROJECT["classifiers"])
+
+
+def test_the_demos_environment_runs_what_the_readme_shows_next() -> None:
+    """``--backbone hf:…`` and Parquet need their extras, and ``make demo`` installs them."""
+    recipe = (ROOT / "Makefile").read_text(encoding="utf-8").partition("$(VENV)/.base:")[2]
+    (extras,) = re.findall(r'-e "\.\[([\w,]+)\]"', recipe.partition("touch")[0])
+    shown = (ROOT / "README.md").read_text(encoding="utf-8").partition("## On your own photos")[2]
+    assert "hf:" in shown.partition("```\n\n")[0]
+    assert {"hf", "parquet"} <= set(extras.split(","))
+
+
 @pytest.mark.parametrize(
     "path", sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml")), ids=lambda p: p.name
 )
