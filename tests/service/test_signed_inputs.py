@@ -14,7 +14,7 @@ from tests.service.offices import SECRET, certified
 from efface.errors import EffaceError
 from efface.ledger import Ledger
 from efface.service.api.meta import opened, sign
-from efface.service.keys import KeyRing, Role
+from efface.service.keys import ApiKeys, Role
 from efface.service.sessions import Session, Sessions
 from efface.service.signing import ReplySigner, is_signed
 
@@ -72,7 +72,7 @@ def cases(folder: Path, kind: str) -> tuple[str, Callable[[str], bool]]:
     if kind == "token":
         return SESSIONS.token(SESSION), lambda text: SESSIONS.accepts(SESSION, text)
     if kind == "key":
-        ring = KeyRing(Ledger.open(folder / "ledger.sqlite", create=True))
+        ring = ApiKeys(Ledger.open(folder / "ledger.sqlite", create=True))
         return ring.new("crm", Role.READ), lambda text: ring.holder(text) is not None
     made, certificate = signature(folder, kind)
     return made, lambda text: is_signed(PAYLOAD, text, certificate)

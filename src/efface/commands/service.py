@@ -51,7 +51,7 @@ def new_key(
     from efface.service.place import Place
 
     with Place.open(workspace, config) as place:
-        key = keys.KeyRing(place.ledger).new(name, keys.Role(role))
+        key = keys.ApiKeys(place.ledger).new(name, keys.Role(role))
     values = {"name": name, "role": str(role), "key": key}
     finish(values, as_json=json, render=lambda console: console.print(key, soft_wrap=True))
 
@@ -59,12 +59,12 @@ def new_key(
 def list_keys(workspace: WorkspacePath, config: Config = None, json: JsonFlag = False) -> None:
     """List the API keys; not the keys themselves, which are not kept."""
     needed()
-    from efface.service.keys import KeyRing
+    from efface.service.keys import ApiKeys
     from efface.service.place import Place
     from efface.service.times import rfc3339
 
     with Place.open(workspace, config) as place:
-        found = KeyRing(place.ledger).all()
+        found = ApiKeys(place.ledger).all()
     rows = [{"name": k.name, "role": str(k.role), "created": rfc3339(k.created)} for k in found]
     finish({"keys": rows}, as_json=json, render=lambda console: _render(console, rows))
 
@@ -74,11 +74,11 @@ def revoke_key(
 ) -> None:
     """Take an API key back: it is refused from now on."""
     needed()
-    from efface.service.keys import KeyRing
+    from efface.service.keys import ApiKeys
     from efface.service.place import Place
 
     with Place.open(workspace, config) as place:
-        KeyRing(place.ledger).revoke(name)
+        ApiKeys(place.ledger).revoke(name)
     text = f"{name} is revoked"
     finish({"revoked": name}, as_json=json, render=lambda console: console.print(text))
 

@@ -45,7 +45,7 @@ class ApiKey:
     created: float
 
 
-class KeyRing:
+class ApiKeys:
     """The keys of a service, in the ledger's database: every change has a row."""
 
     def __init__(self, ledger: Ledger) -> None:

@@ -10,7 +10,7 @@ from efface.errors import EffaceError
 from efface.service.desk import Desk
 from efface.service.evaluations import Evaluations
 from efface.service.identities import Directory, SubjectIdentity
-from efface.service.keys import KeyRing
+from efface.service.keys import ApiKeys
 from efface.service.limits import RateLimiter
 from efface.service.metrics import Metrics
 from efface.service.place import Place
@@ -31,7 +31,7 @@ class Office:
 
     def __init__(self, place: Place) -> None:
         self.place, self.settings = place, place.settings
-        self.desk, self.keys = Desk(place.ledger, place.key), KeyRing(place.ledger)
+        self.desk, self.keys = Desk(place.ledger, place.key), ApiKeys(place.ledger)
         self.served = ServedModel(place.path, place.ledger)
         self.sessions, self.limiter, self.metrics = Sessions(place.key), RateLimiter(), Metrics()
         self.evaluations = Evaluations(place.path, place.ledger)

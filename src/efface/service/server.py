@@ -13,7 +13,7 @@ from pathlib import Path
 import uvicorn
 
 from efface.service.app import make_app
-from efface.service.keys import KeyRing, Role
+from efface.service.keys import ApiKeys, Role
 from efface.service.office import Office
 from efface.service.place import Place
 from efface.service.worker import Worker
@@ -23,7 +23,7 @@ AGAIN_SECONDS = 1.0
 log = logging.getLogger("efface.service")
 
 
-def first_key(keys: KeyRing) -> str | None:
+def first_key(keys: ApiKeys) -> str | None:
     """A key for whoever starts a new service; None if there are keys."""
     return None if keys.all() else keys.new(FIRST_KEY, Role.OPERATE)
 
