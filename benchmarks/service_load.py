@@ -2,7 +2,7 @@
 
     python benchmarks/service_load.py --requests 1000 --kills 8 --out benchmarks/results/service-load.json
 
-Some clients bring requests over HTTP, each of them twice and again after every lost answer; one asks for predictions
+Some clients bring requests over HTTP, each twice and again after every lost answer; one asks for predictions
 all the time. At the end every request must have been accepted once and carried out once, the ledger
 must check, nobody who was forgotten may be named in any file, and the model must have the digest of one
 that was only ever given the people who are left.
@@ -285,7 +285,13 @@ def main() -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         values = run(Path(folder), options)
-    held = ("accepted_once", "forgotten_once", "same_as_never_given", "ledger_valid", "nobody_named")
+    held = (
+        "accepted_once",
+        "forgotten_once",
+        "same_as_never_given",
+        "ledger_valid",
+        "nobody_named",
+    )
     good = all(values[name] for name in held) and values["lost"] == 0
     environment = {"efface": __version__, "torch": torch.__version__, "cpus": os.cpu_count()}
     report = {"ok": good, **values, "seed": options.seed, "environment": environment}

@@ -47,6 +47,21 @@ def test_from_request_to_receipt(office: Office, client: TestClient, worker: Wor
     assert office.place.ledger.verify().seq == changed(office)
 
 
+def test_a_signed_receipt_is_that_of_the_request(
+    office: Office, client: TestClient, worker: Worker
+) -> None:
+    """Whatever was published since."""
+    name = client.post("/v1/requests", json=native()).json()["id"]
+    worker.step()
+    (office.path / "receipts").mkdir(exist_ok=True)
+    (office.path / "receipts" / "2.json").write_text('{"signed": true}')
+    client.post("/v1/requests", json=native("person-one", "2"))
+    worker.step()
+    receipt = client.get(f"/v1/requests/{name}/receipt")
+    assert receipt.json() == {"signed": True}
+    assert "efface-receipt-2.json" in receipt.headers["content-disposition"]
+
+
 def test_twice_is_once(office: Office, client: TestClient) -> None:
     first = client.post("/v1/requests", json=native())
     before = changed(office)

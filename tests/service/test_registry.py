@@ -100,9 +100,7 @@ def test_artifacts_that_stay_are_seen(
     assert len(hook._client().search_model_versions("name='dogs'")) == 1
 
 
-def test_a_registry_that_does_not_answer(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_registry_that_does_not_answer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with pytest.raises(mlflow.exceptions.MlflowException):
         MlflowHook("http://127.0.0.1:9", "pets", "production").run(PublicModel.of(folder))

@@ -1,8 +1,8 @@
 """The receipt of a request: what was proved about the release that no longer has the person.
 
-A workspace keeps the proof of the release that is served, in full: an older one would tell about
-people who have been forgotten since. So a request's receipt is that of the release that is served
-now, which is without the person as well.
+With a signing key it is the signed receipt of the release that carried the request out. Without one
+it is the certificate of the release that is served now, which is without the person as well: of older
+releases no certificate is kept in full, since it would tell about people who were forgotten since.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ def receipt_of(workspace: Path, ticket: Ticket) -> tuple[str, bytes]:
     published = current(workspace)
     if ticket.release is None or published is None:
         raise EffaceError("the request is not carried out yet.", "ask again when it is done.")
+    signed = workspace / "receipts" / f"{ticket.release}.json"
+    if signed.is_file():
+        return f"efface-receipt-{ticket.release}.json", signed.read_bytes()
     path = workspace / "certificates" / f"{published.release}.public.json"
     if not path.is_file():
         raise EffaceError("there is no certificate of the release.", "run `efface verify`.")
