@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.numpy
+import safetensors.torch
 from safetensors import SafetensorError
-
-from efface import files
 
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 DELETING = ("unlink", "remove")
@@ -70,7 +70,8 @@ class Disk:
                 patch.setattr(os, name, self._plain(name, getattr(os, name)))
             patch.setattr(os, "open", self._open(os.open))
             patch.setattr(os, "write", self._write(os.write))
-            patch.setattr(files, "save_file", self._save(files.save_file))
+            for writer in (safetensors.torch, safetensors.numpy):
+                patch.setattr(writer, "save_file", self._save(writer.save_file))
             patch.setattr(np.memmap, "flush", self._plain("flush", np.memmap.flush))
             yield self
 
