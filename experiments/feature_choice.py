@@ -17,13 +17,15 @@ from typing import Any
 
 import numpy as np
 from common import RESULTS, Results, name_of, parser
+from scipy.special import log_softmax
 
 from efface import Core, Records
-from efface.linear.projection import GRADIENTS, MOMENTS, Projection
+from efface.linear.projection import GRADIENTS, MAPS, MOMENTS, Projection
 from efface.parts.compact.calibration import RIDGES, folds_of
 from efface.parts.compact.power_map import PowerMap
 
-FEATURES, PARTS, BEST = 4096, 3, "moments, √, ¼"
+FEATURES, PARTS = 4096, 3
+SHARPNESSES = tuple(10.0**k for k in np.arange(-0.5, 2, 0.125))
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,11 @@ VARIANTS = {
     "moments": Variant(MOMENTS, 1.0),
     "moments, √, 1": Variant(MOMENTS, 0.5, 1.0),
     "moments, √, ½": Variant(MOMENTS, 0.5, 0.5),
-    BEST: Variant(MOMENTS, 0.5, 0.25),
+    "moments, √, ¼": Variant(MOMENTS, 0.5, 0.25),
     "moments, ¾, ¼": Variant(MOMENTS, 0.75, 0.25),
+    "maps, √, ½": Variant(MAPS, 0.5, 0.5),
+    "maps, √, ⅓": Variant(MAPS, 0.5, 1 / 3),
+    "maps, √, ¼": Variant(MAPS, 0.5, 0.25),
 }
 
 
@@ -102,8 +107,9 @@ def mapped(psi: Psi, variant: Variant, deciding: np.ndarray) -> np.ndarray:
     return rows - centre
 
 
-def right_answers(z: np.ndarray, labels: np.ndarray, trial: Trial) -> tuple[int, float]:
-    """How many of the scored are right at the λ of least squared error among the deciding, and that λ."""
+def right_answers(z: np.ndarray, labels: np.ndarray, trial: Trial) -> tuple[int, float, float]:
+    """How many of the scored are right at the λ of least squared error among the deciding, that λ, and the
+    sum of their cross-entropies: far steadier than the count."""
     kernel, targets = z @ z.T, 5.0 * np.eye(labels.max() + 1)[labels]
     fold, error = folds_of(labels[trial.deciding], 5), np.zeros(len(RIDGES))
     for i in np.unique(fold):
@@ -112,7 +118,14 @@ def right_answers(z: np.ndarray, labels: np.ndarray, trial: Trial) -> tuple[int,
         error += [np.square(g - targets[unseen]).sum() for g in guesses]
     ridge = RIDGES[int(error.argmin())]
     (guess,) = _guesses(kernel, targets, trial.fitted, trial.scored, (ridge,))
-    return int((guess.argmax(1) == labels[trial.scored]).sum()), ridge
+    truth = labels[trial.scored]
+    return int((guess.argmax(1) == truth).sum()), ridge, cross_entropy(guess, truth)
+
+
+def cross_entropy(guess: np.ndarray, truth: np.ndarray) -> float:
+    """Σ −log softmax(T · guess)[truth], at the best sharpness T."""
+    at = np.arange(len(truth)), truth
+    return float(min(-log_softmax(t * guess, axis=1)[at].sum() for t in SHARPNESSES))
 
 
 def _guesses(
@@ -129,13 +142,16 @@ def _guesses(
 
 def table(results: dict[str, Any]) -> str:
     """Means over splits, as Markdown."""
-    lines = ["| features | right on held-out images | λ |", "|---|---|---|"]
+    lines = ["| features | right on held-out images | cross-entropy | λ |", "|---|---|---|---|"]
     for name in VARIANTS:
         rows = [v for k, v in results.items() if k.rpartition("/")[0] == name]
         if rows:
             share = sum(r["right"] for r in rows) / sum(r["answers"] for r in rows)
             ridges = ", ".join(f"{v:g}" for v in sorted({v for r in rows for v in r["ridges"]}))
-            lines.append(f"| {name} | {100 * share:.1f} % | {ridges} |")
+            known = all("loss" in r for r in rows)
+            loss = sum(r["loss"] for r in rows) / sum(r["answers"] for r in rows) if known else None
+            text = "" if loss is None else f"{loss:.3f}"
+            lines.append(f"| {name} | {100 * share:.1f} % | {text} | {ridges} |")
     return "\n".join(lines)
 
 
@@ -151,6 +167,7 @@ def images(args: Any, seed: int) -> tuple[Records, np.ndarray]:
 def main() -> None:
     options = parser(__doc__.splitlines()[0])
     options.add_argument("--core-only", action="store_true")
+    options.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=[*VARIANTS])
     options.add_argument("--every-class", type=int, default=1, help="every n-th class alone")
     args = options.parse_args()
     kind = "core" if args.core_only else "development"
@@ -158,20 +175,27 @@ def main() -> None:
     settings = {"kind": kind, "features": FEATURES, "every_class": args.every_class}
     results = Results(path, settings)
     for seed in args.seeds:
-        if all(f"{name}/{seed}" in results for name in VARIANTS):
+        if all(f"{name}/{seed}" in results for name in args.variants):
             continue
         records, is_core = images(args, seed)
         core = Core(args.backbone, classes=records.classes, linearize=args.linearize)
         labels = np.unique(records.labels, return_inverse=True)[1]
         trials = core_only(labels) if args.core_only else development(labels, is_core)
         psi = Psi(core, records, args.cache)
-        for name, variant in VARIANTS.items():
+        for name in args.variants:
             if f"{name}/{seed}" in results:
                 continue
-            found = [right_answers(mapped(psi, variant, t.deciding), labels, t) for t in trials]
+            found = [
+                right_answers(mapped(psi, VARIANTS[name], t.deciding), labels, t) for t in trials
+            ]
             answers = sum(len(t.scored) for t in trials)
-            right, ridges = sum(f[0] for f in found), [f[1] for f in found]
-            results.put(f"{name}/{seed}", {"right": right, "answers": answers, "ridges": ridges})
+            right, ridges, loss = (
+                sum(f[0] for f in found),
+                [f[1] for f in found],
+                sum(f[2] for f in found),
+            )
+            value = {"right": right, "answers": answers, "ridges": ridges, "loss": loss}
+            results.put(f"{name}/{seed}", value)
     print(table(results.values["results"]))
 
 

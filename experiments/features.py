@@ -27,7 +27,7 @@ from efface import MixedLinear
 from efface.arithmetic.choice import Arithmetic, Choice, choose_form
 from efface.data.records import Records
 from efface.guarantee.certificates import ExactCertificate
-from efface.linear.projection import MOMENTS
+from efface.linear.projection import MAPS, MOMENTS
 from efface.parts.compact.calibration import RIDGES, folds_of
 from efface.parts.compact.rows import Rows
 from efface.parts.compact.user import CompactUser
@@ -40,6 +40,7 @@ COMPACT: dict[str, dict[str, Any]] = {
     "gradients, √": {"power": 0.5},
     "moments": {"layer_features": MOMENTS},
     "moments, √": {"layer_features": MOMENTS, "power": 0.5},
+    "maps, √": {"layer_features": MAPS, "power": 0.5},
 }
 LIFTS = (4096, 10000)
 BASELINES = ("logistic regression", *(f"random lift, {m:,}" for m in LIFTS))

@@ -12,11 +12,13 @@ from torch import Tensor, nn
 from efface.errors import BackboneError, EffaceError
 from efface.linear.projection import (
     GRADIENTS,
+    MAPS,
     MOMENTS,
     Projection,
     layers_of,
+    side_of,
 )
-from efface.linear.taps import Tap, Tapper, taps_of
+from efface.linear.taps import LayerTap, MapTap, Tapper, taps_of
 from efface.network.blocks import GlobalMean
 from efface.network.families import Step
 from efface.network.tail import Tail
@@ -62,35 +64,71 @@ def test_moments_are_sums_over_places(name: str) -> None:
         torch.testing.assert_close(part, want.double(), rtol=1e-3, atol=1e-4)  # float32
 
 
+@every_case
+def test_maps_are_moments_of_what_steps_read(name: str) -> None:
+    """The first step, and the last one that reads more than one place; number by number in float64."""
+    tail, x = float_tail(name), inputs(name, 4)
+    projection = Projection.build(tail, inputs(name, 30, 5).float(), 60, layer_features=MAPS)
+    rows = projection.rows(tail, x.float())
+    steps = [step for step, module in tail.named_children() if module is not tail.head]
+    shapes = {step: given_to(name, step, x)[0].shape for step in steps}  # of one sample
+    places = {3: lambda s: s[1], 4: lambda s: s[2] * s[3]}  # tokens, maps
+    wide = [f"before {n}" for n, s in shapes.items() if places.get(len(s), lambda s: 1)(s) > 1]
+    if not wide:  # vectors only: there is no map
+        other = Projection.build(tail, inputs(name, 30, 5).float(), 60, layer_features=MOMENTS)
+        assert torch.equal(rows, other.rows(tail, x.float()))
+        return
+    assert projection.names == tuple(dict.fromkeys((wide[0], wide[-1])))
+    sizes = [projection.num_pooled, 1, *projection.layer_sizes]
+    _, constant, *parts = rows.double().split(sizes, dim=1)
+    assert torch.equal(constant, torch.ones_like(constant))
+    for i, (layer, part) in enumerate(zip(projection.names, parts, strict=True)):
+        projected = (inputs_of(name, layer, x) @ projection.inputs[i].double()).numpy()
+        want = torch.tensor([second_moments(sample) for sample in projected])
+        want /= projection.part_scales[i + 1].double()
+        torch.testing.assert_close(part, want.double(), rtol=1e-3, atol=1e-4)  # float32
+
+
 def inputs_of(name: str, layer: str, x: Tensor) -> Tensor:
-    """What a layer is given, sample by sample in float64; of a convolution the patches."""
+    """What a layer or step is given, sample by sample in float64; of a convolution the patches."""
+    plain = layer.removeprefix("before ")
+    module = cases.tail(name).get_submodule(plain)
+    tap = LayerTap(layer, module) if plain == layer else MapTap(layer, module)
+    return torch.cat([tap.rows(a, 1) for a in given_to(name, plain, x)])
+
+
+def given_to(name: str, module_name: str, x: Tensor) -> list[Tensor]:
+    """The input of a module, sample by sample in float64."""
     tail: nn.Module = cases.tail(name)
-    module, kept = tail.get_submodule(layer), []
-    handle = module.register_forward_pre_hook(lambda _, a: kept.append(a[0].detach().clone()))
+    kept: list[Tensor] = []
+    handle = tail.get_submodule(module_name).register_forward_pre_hook(
+        lambda _, a: kept.append(a[0].detach().clone())
+    )
     with torch.no_grad():
         for sample in x.split(1):
             tail.features(sample.clone())  # type: ignore[operator]
     handle.remove()
-    return torch.cat([Tap(layer, module).rows(a, 1) for a in kept])
+    return kept
 
 
 def test_moments_are_of_layers_that_look_at_one_place_if_there_are_any() -> None:
     bottleneck, plain = float_tail("resnet bottleneck"), float_tail("cnn")
-    chosen = layers_of(bottleneck, MOMENTS)
+    x, y = inputs("resnet bottleneck").float(), inputs("cnn").float()
+    chosen = layers_of(bottleneck, MOMENTS, x)
     assert {t.module.kernel_size for t in chosen} == {(1, 1)}
-    assert len(chosen) < len(layers_of(bottleneck, GRADIENTS))
-    assert [t.name for t in layers_of(plain, MOMENTS)] == [t.name for t in taps_of(plain)]
+    assert len(chosen) < len(layers_of(bottleneck, GRADIENTS, x))
+    assert [t.name for t in layers_of(plain, MOMENTS, y)] == [t.name for t in taps_of(plain)]
     with pytest.raises(EffaceError, match="unknown layer features 'x'"):
-        layers_of(plain, "x")
+        layers_of(plain, "x", y)
 
 
 @pytest.mark.parametrize("wanted", [20, 50, 100, 400])
 def test_moments_take_as_many_features_as_fit(wanted: int) -> None:
     tail, x = float_tail("resnet bottleneck"), inputs("resnet bottleneck", 30, seed=5).float()
     projection = Projection.build(tail, x, wanted, layer_features=MOMENTS)
-    layers = layers_of(tail, MOMENTS)
+    layers = layers_of(tail, MOMENTS, x)
     assert projection.num_features <= wanted
-    side = Projection.side(tail, wanted, MOMENTS)
+    side = side_of(wanted - 9, len(layers), MOMENTS)
     assert 9 + len(layers) * side * (side + 1) // 2 <= wanted
     assert 9 + len(layers) * (side + 1) * (side + 2) // 2 > wanted
 

@@ -20,7 +20,7 @@ from efface.linear.projection import (
     leading_directions,
     whitened,
 )
-from efface.linear.taps import Tap, tap, taps_of
+from efface.linear.taps import LayerTap, tap, taps_of
 from efface.linear.winograd import WinogradLayer
 from efface.network.blocks import GlobalMean
 from efface.network.tail import Tail
@@ -197,7 +197,7 @@ def test_projecting_is_multiplying_the_rows(name: str) -> None:
 
 
 def test_a_tap_knows_its_size() -> None:
-    conv = Tap("c", nn.Conv2d(3, 5, (2, 4)))
+    conv = LayerTap("c", nn.Conv2d(3, 5, (2, 4)))
     assert (conv.width, conv.outputs) == (24, 5)
 
 

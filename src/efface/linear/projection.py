@@ -5,9 +5,11 @@ For layer l with inputs a_l(s) at places s and output gradients g_l(s) of 1ᵀh,
     ψ_l = triu( R_aᵀ [Σ_s a_l(s) a_l(s)ᵀ] R_a ) / c_l      moments: what occurs together, r(r + 1)/2 numbers
     ψ_l = vec( R_gᵀ [Σ_s g_l(s) a_l(s)ᵀ] R_a ) / c_l       gradients: of the tangent model, r² numbers
 
-Moments are second-order ("bilinear") pooling, and need no backward pass. They are taken of layers that
-look at one place at a time (linear layers, 1 × 1 convolutions: patches hold every channel nine times), or
-of all where there are none.
+Moments are second-order ("bilinear") pooling, and need no backward pass. As "moments" they are taken of
+layers that look at one place at a time (linear layers, 1 × 1 convolutions: patches hold every channel nine
+times), or of all where there are none; as "maps", a_l is what the first step of the tail reads, and what
+the last one does that reads more than one place: the map that is pooled. Tails that read no places have
+moments instead.
 
 R_a and R_g are the leading eigenvectors of the second moments of a_l and g_l **on core data**, each divided
 by σ^q, σ the root mean square along it (a few directions would else drown the rest), or seeded random
@@ -19,7 +21,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,13 +29,13 @@ import torch
 from torch import Tensor
 
 from efface.alone import one_by_one
-from efface.errors import EffaceError, FormatError
-from efface.linear.taps import Tap, Tapped, Tapper, tap, taps_of
+from efface.errors import EffaceError
+from efface.linear.taps import LayerTap, MapTap, Tap, Tapped, Tapper, maps_of, named_taps, taps_of
 from efface.network.activations import Activations
 from efface.network.tail import Tail
 
 BASES = ("core", "random")
-MOMENTS, GRADIENTS = LAYER_FEATURES = ("moments", "gradients")
+MOMENTS, GRADIENTS, MAPS = LAYER_FEATURES = ("moments", "gradients", "maps")
 WHITEN = 0.75  # q: 0 leaves the bases orthonormal, 1 gives all directions one variance; see docs/method.md
 LEAST_SIGMA = (
     1e-3  # of the largest: directions that core data hardly have are not blown up any further
@@ -73,37 +75,34 @@ class Projection:
         """
         if bases not in BASES:
             raise EffaceError(f"unknown bases {bases!r}.", f"use one of {', '.join(BASES)}.")
-        pooled, taps = tail.head.in_features, layers_of(tail, layer_features)
-        side = cls.side(tail, num_features, layer_features)
-        taps = taps if side > 0 else []
+        pooled = tail.head.in_features
         samples = calibration[slice(None, None, max(1, -(-len(calibration) // max_samples)))]
         if len(samples) == 0:
             raise EffaceError("no samples to calibrate the projection on.", "give core records.")
-        seen = tap(tail, taps, samples)
+        taps = layers_of(tail, layer_features, samples[:1])
+        side = side_of(num_features - pooled - 1, len(taps), layer_features)
+        taps = taps if side > 0 else []
+        # Of layers, only those that the features depend on: their gradients tell.
+        in_layers = any(isinstance(t, LayerTap) for t in taps)
+        seen = Tapper(tail, taps, backward=in_layers)(samples)
         taps = [t for t in taps if t.name in seen.names]
-        pairs = [
-            _bases(t, pair, len(samples), side, bases, whiten, seed + i)
-            for i, (t, pair) in _zip(taps, seen)
-        ]
         raw = cls(
             tuple(t.name for t in taps),
-            tuple(p[0] for p in pairs),
-            tuple(p[1] for p in pairs) if layer_features == GRADIENTS else (),
+            tuple(
+                _basis(t.rows(x, len(samples)), side, bases, whiten, seed + i)
+                for i, (t, (x, _)) in _zip(taps, seen)
+            ),
+            tuple(
+                _basis(t.gradient_rows(g, len(samples)), side, bases, whiten, seed + i + 1000)
+                for i, (t, (_, g)) in _zip(taps, seen)
+                if layer_features == GRADIENTS
+            ),
             torch.ones(1 + len(taps)),
             pooled,
         )
         norms = [part.square().sum(1).mean().sqrt() for part in raw._parts(taps, seen)]
         scales = torch.stack([n if n > 0 else torch.ones(()) for n in norms])
         return cls(raw.names, raw.inputs, raw.gradients, scales, pooled)
-
-    @staticmethod
-    def side(tail: Tail, num_features: int, layer_features: str = GRADIENTS) -> int:
-        """r, of the r² or r(r + 1)/2 features that each tapped layer gets."""
-        taps = layers_of(tail, layer_features)
-        share = max(num_features - tail.head.in_features - 1, 0) // max(len(taps), 1)
-        if not taps or layer_features == GRADIENTS:
-            return math.isqrt(share) if taps else 0
-        return (math.isqrt(8 * share + 1) - 1) // 2
 
     @property
     def has_gradients(self) -> bool:
@@ -138,15 +137,12 @@ class Projection:
 
     def each(self, tail: Tail, activations: Activations) -> Iterator[tuple[Tensor, Tensor]]:
         """ψ and the pooled features h of one sample after the other: (1, k) and (1, p) float32."""
-        taps = [t for t in taps_of(tail) if t.name in self.names]
-        if tuple(t.name for t in taps) != self.names:
-            raise FormatError("the projection belongs to another tail.", "rebuild it on this core.")
+        named_taps(tail, self.names)
 
         def make() -> Callable[[int], tuple[Tensor, Tensor]]:
             # A tail of its own for every worker: taps are hooks, and would see each other's samples.
             own = copy.deepcopy(tail)
-            own_taps = [t for t in taps_of(own) if t.name in self.names]
-            tapper = Tapper(own, own_taps, backward=self.has_gradients)
+            tapper = Tapper(own, named_taps(own, self.names), backward=self.has_gradients)
             return lambda i: self.row(tapper, activations[slice(i, i + 1)])
 
         return one_by_one(make, len(activations))
@@ -159,13 +155,14 @@ class Projection:
         ones = torch.ones(len(scaled[0]), 1, dtype=scaled[0].dtype)
         return torch.cat([scaled[0], ones, *scaled[1:]], dim=1), seen.features
 
-    def _parts(self, taps: list[Tap], seen: Tapped) -> list[Tensor]:
+    def _parts(self, taps: Sequence[Tap], seen: Tapped) -> list[Tensor]:
         parts = [seen.features]
         for i, (t, (x, g)) in _zip(taps, seen):
             a = t.project(x, self.inputs[i], len(seen.features))  # (n, s, r_a)
             if not self.has_gradients:
                 parts.append(moments(a))
                 continue
+            assert isinstance(t, LayerTap)
             b = t.gradient_rows(g, len(seen.features)) @ self.gradients[i]  # (n, s, r_g)
             parts.append((b.transpose(1, 2) @ a).flatten(1))
         return parts
@@ -207,13 +204,31 @@ def require_known(layer_features: str) -> None:
         raise EffaceError(f"unknown layer features {layer_features!r}.", f"use one of {known}.")
 
 
-def layers_of(tail: Tail, layer_features: str) -> list[Tap]:
-    """The layers that have features: for moments those that look at one place at a time, if any do."""
+def side_of(num_features: int, num_layers: int, layer_features: str) -> int:
+    """r, of the r² or r(r + 1)/2 features that each of the layers gets."""
+    share = max(num_features, 0) // max(num_layers, 1)
+    if not num_layers or layer_features == GRADIENTS:
+        return math.isqrt(share) if num_layers else 0
+    return (math.isqrt(8 * share + 1) - 1) // 2
+
+
+def layers_of(tail: Tail, layer_features: str, sample: Tensor) -> Sequence[Tap]:
+    """What has features: all layers; those that look at one place at a time, if any do; or two maps, if
+    there are any."""
     require_known(layer_features)
-    taps = taps_of(tail)
-    if layer_features == GRADIENTS:
-        return taps
+    taps, maps = taps_of(tail), ends_of(tail, sample) if layer_features == MAPS else []
+    if maps or layer_features == GRADIENTS:
+        return maps or taps
     return [t for t in taps if t.one_place] or taps
+
+
+def ends_of(tail: Tail, sample: Tensor) -> list[MapTap]:
+    """What the first step reads, and what the last one does that reads more than one place."""
+    taps = maps_of(tail)
+    seen = Tapper(tail, taps, backward=False)(sample)
+    pairs = zip(taps, seen.pairs, strict=True)
+    wide = [t for t, (x, _) in pairs if t.num_places(x) > 1]
+    return list(dict.fromkeys((wide[0], wide[-1]))) if wide else []
 
 
 def moments(a: Tensor) -> Tensor:
@@ -223,19 +238,16 @@ def moments(a: Tensor) -> Tensor:
     return (a.transpose(1, 2) @ a).flatten(1).index_select(1, torch.from_numpy(above))
 
 
-def _zip(taps: list[Tap], seen: Tapped):  # type: ignore[no-untyped-def]
+def _zip(taps: Sequence[Tap], seen: Tapped):  # type: ignore[no-untyped-def]
     return enumerate(zip(taps, seen.pairs, strict=True))
 
 
-def _bases(
-    t: Tap, pair: tuple[Tensor, Tensor], n: int, side: int, bases: str, whiten: float, seed: int
-) -> tuple[Tensor, Tensor]:
-    """R_a and R_g for one layer; no more columns than the layer has inputs or outputs."""
+def _basis(rows: Tensor, side: int, bases: str, whiten: float, seed: int) -> Tensor:
+    """R for rows (n, s, width); no more columns than that width."""
+    rows = rows.flatten(0, 1)
     if bases == "random":
-        return _orthonormal(t.width, side, seed), _orthonormal(t.outputs, side, seed + 1000)
-    x, g = t.rows(pair[0], n).flatten(0, 1), t.gradient_rows(pair[1], n).flatten(0, 1)
-    a, b = leading_directions(x, side, seed), leading_directions(g, side, seed + 1000)
-    return whitened(a, x, whiten), whitened(b, g, whiten)
+        return _orthonormal(rows.shape[1], side, seed)
+    return whitened(leading_directions(rows, side, seed), rows, whiten)
 
 
 def whitened(basis: Tensor, rows: Tensor, exponent: float) -> Tensor:

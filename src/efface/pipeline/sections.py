@@ -257,8 +257,10 @@ class UserConfig(ConfigSection):
     )
     bases: Literal["core", "random"] = "core"
     layer_features: Annotated[
-        Literal["gradients", "moments"] | None,
-        Flag("What compact keeps of each layer: gradients or moments. Default: gradients."),
+        Literal["gradients", "moments", "maps"] | None,
+        Flag(
+            "Beside pooled features compact keeps: gradients, moments or maps. Default: gradients."
+        ),
     ] = None
     power: Annotated[
         float | None, Flag("Of compact's features: 0.25, 0.5, 0.75 or 1. Default: 1.")

@@ -16,8 +16,13 @@ from efface.arithmetic.integer.graph import REACH, IntegerGraph, Kept, Source
 from efface.arithmetic.integer.ops import Affine, NoIntegerForm, read
 from efface.arithmetic.integer.self_test import check_gradient
 from efface.arithmetic.integer.sums import EXACT, power
-from efface.arithmetic.integer.tail import IntegerTail, projection_exponents, projection_reach
-from efface.linear.projection import MOMENTS, Projection
+from efface.arithmetic.integer.tail import (
+    IntegerTail,
+    map_numbers,
+    projection_exponents,
+    projection_reach,
+)
+from efface.linear.projection import MAPS, MOMENTS, Projection
 from efface.linear.taps import tap, taps_of
 from efface.network.blocks import GlobalMean, Residual
 from efface.network.families import Step
@@ -207,6 +212,41 @@ def test_moments_are_close_to_those_in_floats(name: str) -> None:
     projection = Projection.build(tail, plain, 60, whiten=0, layer_features=MOMENTS)
     exponents = projection_exponents(graph, None, projection, q)
     rows, _ = IntegerTail(graph, None, projection, exponents).rows(q)
+    want = projection.rows(tail, plain)
+    assert float((rows - want).norm() / want.norm()) < 0.1
+
+
+@every_tail
+def test_maps_are_those_of_python_integers(name: str) -> None:
+    """Rounded to 8 bits, projected, summed: each step again in int64."""
+    tail, q, graph, _ = built(name)
+    projection = Projection.build(tail, graph.source.real(q), 60, layer_features=MAPS)
+    maps = map_numbers([*_without_head(tail).named_children()], projection.names)
+    exponents = projection_exponents(graph, None, projection, q, maps=maps)
+    integer = IntegerTail(graph, None, projection, exponents, maps=maps)
+    seen = {0: q}
+    graph(q.clone(), observe=lambda number, y: seen.__setitem__(number, y.clone()))
+    rows, _ = integer.rows(q)
+    parts = rows.split([projection.num_pooled + 1, *projection.layer_sizes], dim=1)[1:]
+    for p, part, scale in zip(integer.projected, parts, projection.part_scales[1:], strict=True):
+        x = seen[p.number].double() * power(graph.units[p.number] - p.gradient_exponent)
+        bits = x.round().clamp(-REACH, REACH).flatten(2).transpose(1, 2)
+        assert float((x.abs() <= REACH).double().mean()) > 0.99
+        a = p.inputs(bits.float())
+        reach = projection_reach(a.shape[1])
+        whole = a.round().clamp(-reach, reach).to(torch.int64).numpy()
+        want = torch.tensor([second_moments(sample) for sample in whole]).float()
+        assert torch.equal(part, want * float(power(2 * p.input_exponent)) / scale)
+
+
+@every_tail
+def test_maps_are_close_to_those_in_floats(name: str) -> None:
+    tail, q, graph, _ = built(name)
+    plain = graph.source.real(q)
+    projection = Projection.build(tail, plain, 60, whiten=0, layer_features=MAPS)
+    maps = map_numbers([*_without_head(tail).named_children()], projection.names)
+    exponents = projection_exponents(graph, None, projection, q, maps=maps)
+    rows, _ = IntegerTail(graph, None, projection, exponents, maps=maps).rows(q)
     want = projection.rows(tail, plain)
     assert float((rows - want).norm() / want.norm()) < 0.1
 

@@ -18,7 +18,7 @@ from efface.arithmetic.form import Form
 from efface.arithmetic.kinds import ARITHMETIC, EXACT
 from efface.data.pictures import Shown
 from efface.linear.projection import Projection
-from efface.linear.taps import Tapper, taps_of
+from efface.linear.taps import Tapper, named_taps
 from efface.network.activations import Activations
 from efface.network.backbone import forward_ad_kernels
 from efface.network.core import Core
@@ -81,7 +81,7 @@ class ExactForm(Form):
     ) -> Iterator[tuple[Tensor, Tensor]]:
         tail, mode = self._tail
         wide = projection.double()
-        taps = [t for t in taps_of(tail) if t.name in wide.names]
+        taps = named_taps(tail, wide.names)
         tapper = Tapper(tail, taps, torch.float64, fast=False, backward=wide.has_gradients)
         for i in range(len(activations)):
             with mode:

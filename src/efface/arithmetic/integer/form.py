@@ -29,7 +29,7 @@ from efface.arithmetic.integer.head import exact_linear
 from efface.arithmetic.integer.ops import NoIntegerForm, Op, read
 from efface.arithmetic.integer.self_test import check_gradient, check_graph
 from efface.arithmetic.integer.sums import LEAST, power
-from efface.arithmetic.integer.tail import IntegerTail, projection_exponents
+from efface.arithmetic.integer.tail import IntegerTail, map_numbers, projection_exponents
 from efface.arithmetic.kinds import ARITHMETIC, INTEGER
 from efface.data.pictures import Shown
 from efface.data.preprocess import Preprocess
@@ -157,7 +157,10 @@ class IntegerForm(Form):
         found = {}
         if projection.names:
             gradient = self.gradient if projection.has_gradients else None
-            found = projection_exponents(self.tail_graph, gradient, projection, some, self.views)
+            maps = self._maps_of(projection)
+            found = projection_exponents(
+                self.tail_graph, gradient, projection, some, self.views, maps
+            )
         self.exponents = replace(self.exponents, projections=found)
         self._tail = None
 
@@ -211,6 +214,9 @@ class IntegerForm(Form):
             return graph.source
         return Source(graph.exponent(len(graph.ops)), REACH)
 
+    def _maps_of(self, projection: Projection) -> dict[str, int]:
+        return map_numbers(_tail_steps(self.core), projection.names)
+
     def _tail_of(self, projection: Projection) -> IntegerTail:
         if self._tail is None or self._tail[0] is not projection:
             gradient = self.gradient if projection.has_gradients else None
@@ -218,7 +224,10 @@ class IntegerForm(Form):
             if set(exponents) != set(projection.names):
                 raise FormatError("the steps belong to another projection.", "calibrate again.")
             with _as_saved():
-                made = IntegerTail(self.tail_graph, gradient, projection, exponents, self.views)
+                maps = self._maps_of(projection)
+                made = IntegerTail(
+                    self.tail_graph, gradient, projection, exponents, self.views, maps
+                )
             self._tail = (projection, made)
         return self._tail[1]
 
@@ -369,7 +378,10 @@ def _single_view(core: Core) -> Tail:
     return Tail(steps, core.tail.head).eval()
 
 
+def _tail_steps(core: Core) -> list[tuple[str, nn.Module]]:
+    return [(n, m) for n, m in core.tail.named_children() if m is not core.tail.head]
+
+
 def _tail_ops(core: Core) -> list[Op]:
-    steps = [(n, m) for n, m in core.tail.named_children() if m is not core.tail.head]
     # Not folded: taps are at the convolutions' own outputs.
-    return read(nn.Sequential(OrderedDict(steps)), fold=False)
+    return read(nn.Sequential(OrderedDict(_tail_steps(core))), fold=False)

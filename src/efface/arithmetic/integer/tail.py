@@ -5,21 +5,23 @@ For layer l with input integers a_l(s) and output gradient integers g_l(s),
     ψ_l = vec( Σ_s p_g(s) p_a(s)ᵀ ),     p_a = round(R_aᵀ a_l),  p_g = round(R_gᵀ g_l),
 
 with bases rounded to 8 bits and projections to |p| ≤ √(2^24 / places), so that the last sum is exact,
-too. Moments are triu( Σ_s p_a(s) p_a(s)ᵀ ), exact by the same bound, and need no gradients.
+too. Moments are triu( Σ_s p_a(s) p_a(s)ᵀ ), exact by the same bound, and need no gradients. Maps (what a
+step reads) may have more than 8 bits, if only a mean reads them: they are rounded to 8 first.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from efface.arithmetic.integer.gradient import IntegerGradient
 from efface.arithmetic.integer.graph import REACH, IntegerGraph, Kept
-from efface.arithmetic.integer.ops import Affine
+from efface.arithmetic.integer.ops import Affine, read
 from efface.arithmetic.integer.sums import (
     EXACT,
     ExactAffine,
@@ -29,6 +31,7 @@ from efface.arithmetic.integer.sums import (
     weight_exponents,
 )
 from efface.linear.projection import Projection, moments
+from efface.linear.taps import BEFORE
 
 MOST_REACH = 1023
 PERCENTILE = 0.9995
@@ -38,7 +41,8 @@ PERCENTILE = 0.9995
 class Projected:
     """One layer's two projections: bases as integers, and the exponents of what they give.
 
-    Without ``gradients`` its features are moments, and both exponents are that of the input.
+    Without ``gradients`` its features are moments, and both exponents are that of the input. Of a map,
+    ``number`` is the tensor's own, and ``gradient_exponent`` that of its 8 bits.
     """
 
     number: int
@@ -67,6 +71,16 @@ def projection_reach(places: int) -> int:
     return min(MOST_REACH, math.isqrt((EXACT - 1) // places))
 
 
+def map_numbers(steps: Sequence[tuple[str, nn.Module]], names: Sequence[str]) -> dict[str, int]:
+    """Of ``names`` those of maps -> number of the tensor: the last one of all steps before."""
+    known = {f"{BEFORE}{step}": i for i, (step, _) in enumerate(steps)}
+    return {
+        name: len(read(nn.Sequential(OrderedDict(steps[: known[name]])), fold=False))
+        for name in names
+        if name in known
+    }
+
+
 class IntegerTail:
     """The tail's features and ψ on the integers at the boundary.
 
@@ -76,6 +90,7 @@ class IntegerTail:
         projection: bases and scales, in plain numbers.
         exponents: layer name -> exponents of its two projections.
         views: how many views of an image one sample has (mirrored images: 2).
+        maps: name of a map -> number of its tensor.
     """
 
     def __init__(
@@ -85,14 +100,23 @@ class IntegerTail:
         projection: Projection,
         exponents: Mapping[str, tuple[int, int]],
         views: int = 1,
+        maps: Mapping[str, int] | None = None,
     ) -> None:
         self.graph, self.gradient, self.projection = graph, gradient, projection
-        self.exponents, self.views = dict(exponents), views
+        self.exponents, self.views, self.maps = dict(exponents), views, dict(maps or {})
         numbers = {op.name: number for number, op in graph.numbered() if isinstance(op, Affine)}
         self.projected = [
-            self._project(i, numbers[name], *exponents[name])
+            self._project_map(i, self.maps[name], *exponents[name])
+            if name in self.maps
+            else self._project(i, numbers[name], *exponents[name])
             for i, name in enumerate(projection.names)
         ]
+
+    def _project_map(self, i: int, number: int, e_input: int, e_map: int) -> Projected:
+        basis = self.projection.inputs[i].double().T  # (r, channels)
+        plain = Affine("basis", (), basis, torch.zeros(len(basis)).double(), None)
+        inputs = _rounded_basis(plain, basis, e_map - e_input, REACH)
+        return Projected(number, inputs, None, e_input, e_map)
 
     def _project(self, i: int, number: int, e_input: int, e_gradient: int) -> Projected:
         op = self.graph.ops[number - 1]
@@ -116,22 +140,35 @@ class IntegerTail:
     @torch.no_grad()
     def features(self, q: Tensor) -> Tensor:
         """Pooled features h, (n, p) float32."""
-        return self._pooled(self.graph(self._flat(q)), len(q))
+        return self._pooled(self.graph(_flat(q, self.views)), len(q))
 
     @torch.no_grad()
     def rows(self, q: Tensor) -> tuple[Tensor, Tensor]:
         """ψ (n, k) and h (n, p), float32, of boundary integers (n, …)."""
         kept, n = (self._kept() if self.projected else None), len(q)
-        features = self.graph(self._flat(q), kept)
+        features, maps = self._run(_flat(q, self.views), kept)
         h = self._pooled(features, n)
         parts = [h]
         if kept is not None:
             gradients = self._gradients(kept, features)
-            parts += [
-                p.row(kept.inputs[p.number], gradients.get(p.number), n) for p in self.projected
-            ]
+            read = maps or kept.inputs
+            parts += [p.row(read[p.number], gradients.get(p.number), n) for p in self.projected]
         scaled = [p / c for p, c in zip(parts, self.projection.part_scales, strict=True)]
         return torch.cat([scaled[0], torch.ones(n, 1), *scaled[1:]], dim=1), h
+
+    def _run(self, q: Tensor, kept: Kept | None) -> tuple[Tensor, dict[int, Tensor]]:
+        """The last tensor; and the maps by number, places last, as integers of 8 bits in their steps."""
+        pairs = zip(self.projected, self.projection.names, strict=True)
+        steps = {p.number: p.gradient_exponent for p, name in pairs if name in self.maps}
+        found: dict[int, Tensor] = {}
+
+        def observe(number: int, y: Tensor) -> None:
+            if number in steps:
+                scaled = y * float(power(self.graph.units[number] - steps[number]))
+                found[number] = _places_last(scaled.round_().clamp_(-REACH, REACH))
+
+        observe(0, q)
+        return self.graph(q, kept, observe), found
 
     def _kept(self) -> Kept:
         return Kept(backward=self.projection.has_gradients)
@@ -142,11 +179,6 @@ class IntegerTail:
             return {}
         assert self.gradient is not None
         return self.gradient(kept, features, 1.0 / self.views)
-
-    def _flat(self, q: Tensor) -> Tensor:
-        flat = q.flatten(0, 1) if self.views > 1 else q
-        layout = torch.channels_last if flat.dim() == 4 else torch.contiguous_format
-        return flat.to(torch.float32).contiguous(memory_format=layout)
 
     def _pooled(self, features: Tensor, n: int) -> Tensor:
         h = features * float(power(self.graph.units[len(self.graph.ops)]))
@@ -162,19 +194,44 @@ def projection_exponents(
     projection: Projection,
     q: Tensor,
     views: int = 1,
+    maps: Mapping[str, int] | None = None,
 ) -> dict[str, tuple[int, int]]:
     """Exponents such that all but a few in ten thousand of the projections of these samples fit."""
     if not projection.names:
         return {}
+    if maps:
+        return _map_exponents(graph, projection, q, views, maps)
     trial = IntegerTail(graph, gradient, projection, dict.fromkeys(projection.names, (0, 0)), views)
     kept = trial._kept()
-    gradients = trial._gradients(kept, graph(trial._flat(q), kept))
+    gradients = trial._gradients(kept, graph(_flat(q, views), kept))
     found = {}
     for name, p in zip(projection.names, trial.projected, strict=True):
         a = _places_last(p.inputs(kept.inputs[p.number]))
         reach = projection_reach(_by_sample(a, len(q)).shape[1])
         b = a if p.gradients is None else p.gradients(_places_last(gradients[p.number]))
         found[name] = (_fitting(a, reach), _fitting(b, reach))
+    return found
+
+
+def _map_exponents(
+    graph: IntegerGraph, projection: Projection, q: Tensor, views: int, maps: Mapping[str, int]
+) -> dict[str, tuple[int, int]]:
+    """The same for maps: of the projections, and of the 8 bits that they are taken of."""
+    wanted = {maps[name] for name in projection.names}
+    steps = {0: graph.source.exponent} if 0 in wanted else {}
+
+    def observe(number: int, y: Tensor) -> None:
+        if number in wanted:
+            steps[number] = graph.units[number] + _fitting(y, REACH)
+
+    flat = _flat(q, views)
+    graph(flat, observe=observe)
+    trials = {name: (0, steps[maps[name]]) for name in projection.names}
+    trial = IntegerTail(graph, None, projection, trials, views, maps)
+    seen, found = trial._run(flat, None)[1], {}
+    for name, p in zip(projection.names, trial.projected, strict=True):
+        a = _by_sample(p.inputs(seen[p.number]), len(q))
+        found[name] = (_fitting(a, projection_reach(a.shape[1])), steps[p.number])
     return found
 
 
@@ -189,6 +246,13 @@ def _rounded_basis(op: Affine, basis: Tensor, unit: int, reach: int) -> ExactAff
     exponent = weight_exponents(basis)
     step = power(exponent).reshape(-1, *[1] * (basis.dim() - 1))
     return ExactAffine.build(op, integers(basis, step), None, exponent + unit, reach)
+
+
+def _flat(q: Tensor, views: int) -> Tensor:
+    """Boundary integers, every view a sample of its own, float32."""
+    flat = q.flatten(0, 1) if views > 1 else q
+    layout = torch.channels_last if flat.dim() == 4 else torch.contiguous_format
+    return flat.to(torch.float32).contiguous(memory_format=layout)
 
 
 def _places_last(x: Tensor) -> Tensor:

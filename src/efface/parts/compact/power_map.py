@@ -4,8 +4,8 @@
 
 A few channels that light up strongly would else drown all others in a sum of squares. The pooled
 features are one part and every layer's features another; on core data, *after* the power, d_l makes the root
-mean squared norm 1 for the pooled features and ``LAYER_WEIGHT`` for each layer: they refine what the
-pooled features say, and would drown them at equal weight. The constant feature stays 1.
+mean squared norm 1 for the pooled features and ``LAYER_WEIGHT`` (or ``MAP_WEIGHT``) for each layer: they
+refine what the pooled features say, and would drown them at equal weight. The constant feature stays 1.
 
 Powers are square roots and products of float64, ``|x|^¾ = √|x| · √√|x|``: each is rounded once, as
 IEEE 754 prescribes, so z is the same on every machine. The roots are numpy's: torch's are not correctly
@@ -27,6 +27,7 @@ from efface.errors import EffaceError, FormatError
 
 POWERS = (0.25, 0.5, 0.75, 1.0)
 LAYER_WEIGHT = 0.25  # of a layer's features beside the pooled ones; see docs/method.md
+MAP_WEIGHT = 1 / 3  # of a map's
 
 
 @dataclass(frozen=True, eq=False)

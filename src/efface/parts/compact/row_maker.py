@@ -24,12 +24,13 @@ from efface.arithmetic.form import FloatForm, Form
 from efface.data.pictures import Shown
 from efface.data.records import Records
 from efface.errors import EffaceError
-from efface.linear.projection import GRADIENTS, Projection, require_known
+from efface.linear.projection import GRADIENTS, MAPS, Projection, require_known, side_of
+from efface.linear.taps import taps_of
 from efface.network.activations import ActivationCache, Activations
 from efface.network.core import Core
 from efface.network.targets import one_hot
 from efface.parts.compact.calibration import DEFAULT_RIDGE, Calibration, choose_ridge
-from efface.parts.compact.power_map import PowerMap, require_power
+from efface.parts.compact.power_map import LAYER_WEIGHT, MAP_WEIGHT, PowerMap, require_power
 from efface.parts.compact.quantiser import Quantiser
 from efface.parts.compact.rows import Rows
 from efface.parts.compact.statistics import Statistics
@@ -50,7 +51,8 @@ class RowMaker(Summed, UserPart):
             than the best μ, and core data are few. Without labels to choose on, ``DEFAULT_RIDGE``.
         target_scale: targets are one-hot times this, minus what stays of the core's logits.
         bases: "core" (leading directions of core data) or "random" (seeded).
-        layer_features: what is kept of each layer, "gradients" (the default) or "moments": ``projection``.
+        layer_features: what stands beside pooled features, "gradients" (the default), "moments" or
+            "maps": see ``projection``.
         power: p of the power normalisation of ψ, 0.25, 0.5, 0.75 or 1 (the default); see ``power_map``.
         core_weight: how much of the core's logits a fitted model keeps: f = α f_core + Θᵀψ. None lets
             ``MixedLinear.fit`` decide: 0 where core records are replayed (their own rows say it all, and
@@ -105,8 +107,10 @@ class RowMaker(Summed, UserPart):
     @property
     def wants_gradients(self) -> bool:
         """Whether ψ will have gradient features."""
+        num_layers = len(taps_of(self.core.tail))
+        left = self.num_wanted - self.core.tail.head.in_features - 1
         wanted = self.layer_features or GRADIENTS
-        return wanted == GRADIENTS and Projection.side(self.core.tail, self.num_wanted) > 0
+        return wanted == GRADIENTS and side_of(left, num_layers, GRADIENTS) > 0
 
     def take_form(self, choice: Choice) -> None:
         """Compute in this form from now on; before ``calibrate``."""
@@ -174,7 +178,9 @@ class RowMaker(Summed, UserPart):
         self.form.fit_projection(self.projection, samples)
         rows = self._psi(activations)
         if self.power is not None and self.power != 1.0:
-            self.power_map = PowerMap.fit(rows, self.power, self.projection.part_sizes)
+            weight = MAP_WEIGHT if self.layer_features == MAPS else LAYER_WEIGHT
+            sizes = self.projection.part_sizes
+            self.power_map = PowerMap.fit(rows, self.power, sizes, layer_weight=weight)
             rows = self.power_map(rows)
         bias = self.projection.bias
         self.quantiser = Quantiser.fit(rows, self.bits, headroom=source.headroom, bias=bias)

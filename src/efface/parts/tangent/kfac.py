@@ -26,7 +26,7 @@ from torch import Tensor
 
 from efface.errors import EffaceError
 from efface.linear.operator import TangentOperator
-from efface.linear.taps import Tap, dense_layers, recording
+from efface.linear.taps import LayerTap, dense_layers, recording
 from efface.network.activations import Activations
 from efface.network.backbone import forward_ad_kernels
 from efface.network.tail import Layout
@@ -120,7 +120,7 @@ class _Sweep:
         self.dtype = next(operator.tail.parameters()).dtype
         self.taps = self._single_use()
 
-    def factors(self) -> list[tuple[Tap, Tensor, Tensor]]:
+    def factors(self) -> list[tuple[LayerTap, Tensor, Tensor]]:
         """A (k, k) and B (o, o) in float64 for every layer that the outputs depend on."""
         totals: dict[str, tuple[Tensor, Tensor]] = {}
         for t, rows, gradients in self._seen():
@@ -144,7 +144,7 @@ class _Sweep:
                 total += self.operator.vjp(batch, u).double().square()
         return total / max(len(self.samples) * self.probes, 1)
 
-    def _seen(self) -> Iterator[tuple[Tap, Tensor, Tensor]]:
+    def _seen(self) -> Iterator[tuple[LayerTap, Tensor, Tensor]]:
         """Batch by batch and layer by layer: input rows (n, s, k), gradient rows (p·n·s, o)."""
         generator = torch.Generator().manual_seed(self.seed)
         for x in self.samples.split(self.batch_size):
@@ -169,7 +169,7 @@ class _Sweep:
             ]
         return {name: pair[0] for name, pair in seen.items()}, pulled
 
-    def _rows(self, t: Tap, x: Tensor, n: int) -> Tensor:
+    def _rows(self, t: LayerTap, x: Tensor, n: int) -> Tensor:
         """Rows of inputs times the weight's scale; the bias's scale as one more input."""
         scales, (weight, bias) = self.operator.scales, _names(t)
         rows = t.rows(x, n) * scales[weight]
@@ -177,7 +177,7 @@ class _Sweep:
             return rows
         return torch.cat([rows, rows.new_full((*rows.shape[:2], 1), scales[bias])], dim=2)
 
-    def _single_use(self) -> list[Tap]:
+    def _single_use(self) -> list[LayerTap]:
         """Layers that run once a pass with parameters of their own; others are left to the diagonal."""
         tail, names = self.operator.tail, set(self.operator.layout.names)
         taps = [t for t in dense_layers(tail) if names.issuperset(filter(None, _names(t)))]
@@ -199,13 +199,13 @@ class _Sweep:
         return [t for t in taps if runs[t.name] == 1]
 
 
-def _block(t: Tap, a: Tensor, b: Tensor, dtype: torch.dtype) -> Block:
+def _block(t: LayerTap, a: Tensor, b: Tensor, dtype: torch.dtype) -> Block:
     (value_a, basis_a), (value_b, basis_b) = torch.linalg.eigh(a), torch.linalg.eigh(b)
     spectrum = torch.outer(value_b.clamp_min(0), value_a.clamp_min(0))
     return Block(*_names(t), basis_b.to(dtype), basis_a.to(dtype), spectrum.to(dtype))
 
 
-def _names(t: Tap) -> tuple[str, str | None]:
+def _names(t: LayerTap) -> tuple[str, str | None]:
     prefix = f"{t.name}." if t.name else ""
     return f"{prefix}weight", None if t.module.bias is None else f"{prefix}bias"
 
