@@ -128,3 +128,17 @@ def test_finetuning_measures_the_core_and_the_whole_and_resumes(tmp_path: Path) 
     assert json.loads(before)["results"]["all/0"]["accuracy_own"] > 0.8  # chance is 1/10
     assert run("experiments/finetuning.py", *words, "--share", "all", "--out", whole) == ""
     assert whole.read_bytes() == before
+
+
+def test_solving_counts_passes_and_resumes(tmp_path: Path) -> None:
+    out = tmp_path / "solving.json"
+    words = ("--data", "digits", "--each", 2, "--decays", 1e-2, "--passes", 60, "--out", out)
+    run("experiments/solving.py", *words)
+    results = json.loads(out.read_text())["results"]
+    assert set(results) == {"each 2, decay 0.01, dual", "each 2, decay 0.01, cg"}
+    for value in results.values():
+        assert (value["images"], value["mu"]) == (20, 0.05)
+        assert value["passes"] <= 60
+        solved = value["residual_norm"] <= 1e-4 * value["gradient_at_zero"]
+        assert value["status"] == ("converged" if solved else "stopped short")
+    assert run("experiments/solving.py", *words) == ""

@@ -55,6 +55,17 @@ def test_the_papers_sgd_is_published_where_noise_makes_up_for_it(
     assert efface("verify", path).exit_code == 0
 
 
+def test_between_samples_training_and_a_request_end_where_they_would_between_weights(
+    folder: Path, tmp_path: Path
+) -> None:
+    words = ("--user", "tangent", "--solver", "dual", "--config", folder / "run.toml")
+    result = efface("train", folder / "data.npz", *words, "--out", tmp_path / "w", "--json")
+    assert values_of(result)["solution"]["status"] == "converged"
+    asked = ("--owner", OWNER, "--procedure", "solved", "--solver", "dual", "--json")
+    assert values_of(efface("forget", tmp_path / "w", *asked))["certificate"]["passed"]
+    assert efface("verify", tmp_path / "w", "--retrain").exit_code == 0
+
+
 def test_a_rate_that_is_not_stable_is_refused_before_work_starts(
     folder: Path, tmp_path: Path
 ) -> None:

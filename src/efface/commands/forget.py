@@ -18,6 +18,7 @@ from efface.commands.procedure import (
     Momentum,
     Procedure,
     Rate,
+    SolvedBy,
     chosen_procedure,
 )
 
@@ -81,6 +82,7 @@ def forget(
     epochs: Epochs = None,
     loss: Loss = None,
     max_passes: MaxPasses = None,
+    solver: SolvedBy = None,
     user_part_only: Annotated[bool, typer.Option("--user-part-only", help=PART)] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say which records would be forgotten.")
@@ -96,7 +98,7 @@ def forget(
     """
     from efface.model.request import Request
 
-    chosen = chosen_procedure(procedure, momentum, rate, epochs, loss, max_passes)
+    chosen = chosen_procedure(procedure, momentum, rate, epochs, loss, max_passes, solver)
     opened = open_workspace(workspace, trust_module, recover=not dry_run)
     named = _named(owner, ids, id_, cohort, label, everything)
     if image is not None:

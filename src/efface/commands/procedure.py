@@ -25,6 +25,9 @@ Loss = Annotated[str | None, typer.Option(help=LOSS)]
 MaxPasses = Annotated[
     int | None, typer.Option(help="Of solved: stop after so many. Default: 2000.")
 ]
+SolvedBy = Annotated[
+    str | None, typer.Option(help="Of solved: cg, or dual for small ridges. Default: cg.")
+]
 
 
 def chosen_procedure(
@@ -34,6 +37,7 @@ def chosen_procedure(
     epochs: int | None,
     loss: str | None,
     max_passes: int | None,
+    solver: str | None,
 ) -> ProcedureChoice | None:
     """What the options name; None: nothing was said."""
     from efface.errors import RequestError
@@ -45,6 +49,7 @@ def chosen_procedure(
         "epochs": epochs,
         "loss": loss,
         "max_passes": max_passes,
+        "solver": solver,
     }
     if name is not None:
         return ProcedureChoice(name, **values)  # type: ignore[arg-type]

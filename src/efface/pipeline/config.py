@@ -104,7 +104,7 @@ def _explained(problem: ValidationError, where: str) -> FormatError:
         fix = 'name the data on the command line, or as spec = "…" in [data] of the config.'
         return FormatError("no data given.", fix)
     if first["type"] == "union_tag_invalid":
-        name, text = f"{name}.kind", "should be 'cg', 'sgd' or 'cholesky'"
+        name, text = f"{name}.kind", "should be 'cg', 'dual', 'sgd' or 'cholesky'"
         return FormatError(f"{where}: {name} {text}{more}.", "use one of these.")
     given = "" if first["type"] == "missing" else f", not {first['input']!r}"
     text = first["msg"].removeprefix("Value error, ").removeprefix("Input ")

@@ -128,5 +128,5 @@ def _user_seconds(
     if solver.kind == "cholesky":
         rows, d = n * num_classes, num_weights
         return rows * speed.product + (rows * d**2 + d**3 / 3) / DENSE_FLOPS
-    passes = solver.max_passes if solver.kind == "cg" else solver.epochs + 1
+    passes = solver.epochs + 1 if solver.kind == "sgd" else solver.max_passes
     return passes * n * speed.product

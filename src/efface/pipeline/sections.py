@@ -280,7 +280,7 @@ class UserConfig(ConfigSection):
     ] = Field(default=None, min_length=1)
     solver: Annotated[
         SolverConfig,
-        Flag("cg, sgd or cholesky; their options go into the config. Default: {default}."),
+        Flag("cg, dual (small ridges, large networks), sgd or cholesky. Default: {default}."),
     ] = ConjugateGradientConfig()
     scales: Annotated[
         Literal["plain", "balanced"],

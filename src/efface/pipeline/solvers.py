@@ -26,6 +26,20 @@ class ConjugateGradientConfig(ConfigSection):
         return ConjugateGradient(**self.model_dump(exclude={"kind"}))
 
 
+class DualConfig(ConfigSection):
+    kind: Literal["dual"] = "dual"
+    tolerance: float = Field(default=1e-4, gt=0)
+    absolute: float | None = Field(default=None, gt=0)
+    max_passes: int = Field(default=500, ge=4)
+    refinements: int = Field(default=8, ge=0)
+    max_samples: int = Field(default=12_000, ge=1)
+
+    def build(self) -> Solver:
+        from efface.parts.tangent.dual import DualConjugateGradient
+
+        return DualConjugateGradient(**self.model_dump(exclude={"kind"}))
+
+
 class SGDConfig(ConfigSection):
     kind: Literal["sgd"] = "sgd"
     epochs: int = Field(default=50, ge=1)
@@ -56,6 +70,7 @@ class CholeskyConfig(ConfigSection):
 
 SOLVERS: dict[str, type[ConfigSection]] = {
     "cg": ConjugateGradientConfig,
+    "dual": DualConfig,
     "sgd": SGDConfig,
     "cholesky": CholeskyConfig,
 }
@@ -69,6 +84,9 @@ def _named(value: Any) -> Any:
 
 
 SolverConfig = Annotated[
-    Annotated[ConjugateGradientConfig | SGDConfig | CholeskyConfig, Field(discriminator="kind")],
+    Annotated[
+        ConjugateGradientConfig | DualConfig | SGDConfig | CholeskyConfig,
+        Field(discriminator="kind"),
+    ],
     BeforeValidator(_named),
 ]

@@ -84,7 +84,7 @@ class ConjugateGradient:
             r.add_(hp, alpha=-alpha)
             norms.append(float(r.norm()))
             if progress is not None:
-                progress(_fraction(norms[-1], start, floor), f"residual {norms[-1]:.1e}")
+                progress(residual_fraction(norms[-1], start, floor), f"residual {norms[-1]:.1e}")
             if norms[-1] <= floor:
                 break
             z = self.preconditioner.apply(r)
@@ -105,7 +105,7 @@ class ConjugateGradient:
         return Solution(w, Status.STOPPED_SHORT, residual, passes, advice, tuple(history))
 
 
-def _fraction(now: float, start: float, goal: float) -> float:
+def residual_fraction(now: float, start: float, goal: float) -> float:
     """How far a residual has come on a logarithmic scale, for progress bars."""
     if now <= 0 or goal <= 0 or start <= goal:
         return 1.0

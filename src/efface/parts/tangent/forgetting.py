@@ -13,6 +13,7 @@ from torch import Tensor
 
 from efface.linear.solution import Solution, Status
 from efface.parts.tangent.cg import ConjugateGradient
+from efface.parts.tangent.dual import DualConjugateGradient
 from efface.parts.tangent.preconditioners import Identity, Preconditioner
 from efface.parts.tangent.problem import RidgeProblem
 from efface.parts.tangent.sgd import SGD, minibatches
@@ -106,6 +107,8 @@ class PaperForgetting:
 class SolvedForgetting:
     """Warm-started conjugate gradients, run until ‖g_r‖ ≤ the tolerance that the guarantee needs.
 
+    ``dual`` solves between the samples that stay (``DualConjugateGradient``), with its own preconditioner.
+
     ``preconditioner`` must come from core data or from data that stay (``TangentUser.preconditioner``):
     one built from the forgotten records would be a copy of what they did to the curvature. It changes
     how many passes a request takes, not where it ends, and is held in memory alone.
@@ -113,8 +116,11 @@ class SolvedForgetting:
 
     max_passes: int = 2000
     preconditioner: Preconditioner = Identity()  # noqa: RUF009 - frozen and stateless
+    dual: bool = False
 
-    def solver(self, tolerance: float) -> ConjugateGradient:
+    def solver(self, tolerance: float) -> ConjugateGradient | DualConjugateGradient:
+        if self.dual:
+            return DualConjugateGradient(absolute=tolerance, max_passes=self.max_passes)
         return ConjugateGradient(
             absolute=tolerance, max_passes=self.max_passes, preconditioner=self.preconditioner
         )

@@ -118,7 +118,7 @@ class _Sweep:
         self.operator, self.samples = operator, samples
         self.probes, self.batch_size, self.seed = probes, batch_size, seed
         self.dtype = next(operator.tail.parameters()).dtype
-        self.taps = self._single_use()
+        self.taps = used_once(operator, samples[:1])  # others are left to the diagonal
 
     def factors(self) -> list[tuple[LayerTap, Tensor, Tensor]]:
         """A (k, k) and B (o, o) in float64 for every layer that the outputs depend on."""
@@ -171,41 +171,42 @@ class _Sweep:
 
     def _rows(self, t: LayerTap, x: Tensor, n: int) -> Tensor:
         """Rows of inputs times the weight's scale; the bias's scale as one more input."""
-        scales, (weight, bias) = self.operator.scales, _names(t)
+        scales, (weight, bias) = self.operator.scales, parameters_of(t)
         rows = t.rows(x, n) * scales[weight]
         if bias is None:
             return rows
         return torch.cat([rows, rows.new_full((*rows.shape[:2], 1), scales[bias])], dim=2)
 
-    def _single_use(self) -> list[LayerTap]:
-        """Layers that run once a pass with parameters of their own; others are left to the diagonal."""
-        tail, names = self.operator.tail, set(self.operator.layout.names)
-        taps = [t for t in dense_layers(tail) if names.issuperset(filter(None, _names(t)))]
-        runs = dict.fromkeys((t.name for t in taps), 0)
 
-        def counter(name: str) -> Callable[..., None]:
-            def count(*_: object) -> None:
-                runs[name] += 1
+def used_once(operator: TangentOperator, sample: Tensor) -> list[LayerTap]:
+    """Layers that run once a pass with parameters of their own; ``sample`` is any one sample."""
+    tail, names = operator.tail, set(operator.layout.names)
+    taps = [t for t in dense_layers(tail) if names.issuperset(filter(None, parameters_of(t)))]
+    runs = dict.fromkeys((t.name for t in taps), 0)
 
-            return count
+    def counter(name: str) -> Callable[..., None]:
+        def count(*_: object) -> None:
+            runs[name] += 1
 
-        handles = [t.module.register_forward_hook(counter(t.name)) for t in taps]
-        try:
-            with torch.no_grad(), forward_ad_kernels():
-                tail(self.samples[:1].detach().to(self.dtype).clone())
-        finally:
-            for handle in handles:
-                handle.remove()
-        return [t for t in taps if runs[t.name] == 1]
+        return count
+
+    handles = [t.module.register_forward_hook(counter(t.name)) for t in taps]
+    try:
+        with torch.no_grad(), forward_ad_kernels():
+            tail(sample.detach().to(next(tail.parameters()).dtype).clone())
+    finally:
+        for handle in handles:
+            handle.remove()
+    return [t for t in taps if runs[t.name] == 1]
 
 
 def _block(t: LayerTap, a: Tensor, b: Tensor, dtype: torch.dtype) -> Block:
     (value_a, basis_a), (value_b, basis_b) = torch.linalg.eigh(a), torch.linalg.eigh(b)
     spectrum = torch.outer(value_b.clamp_min(0), value_a.clamp_min(0))
-    return Block(*_names(t), basis_b.to(dtype), basis_a.to(dtype), spectrum.to(dtype))
+    return Block(*parameters_of(t), basis_b.to(dtype), basis_a.to(dtype), spectrum.to(dtype))
 
 
-def _names(t: LayerTap) -> tuple[str, str | None]:
+def parameters_of(t: LayerTap) -> tuple[str, str | None]:
     prefix = f"{t.name}." if t.name else ""
     return f"{prefix}weight", None if t.module.bias is None else f"{prefix}bias"
 

@@ -94,6 +94,30 @@ class RidgeProblem:
             total += self.operator.vjp(batch, residual)
         return total / max(self.n, 1) + self.mu * w
 
+    def residual(self, w: Tensor, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
+        """f_i + J_i w − y_i of every sample, (n, c), and g_D(w); one pass."""
+        rows, total = torch.empty_like(self.targets), self.zeros()
+        for part, batch in self._parts(dtype):
+            targets = self.targets[part].to(batch.outputs.dtype)
+            residual = batch.outputs + self.operator.jvp(batch, w) - targets
+            rows[part] = residual.double()
+            total += self.operator.vjp(batch, residual)
+        return rows, total / max(self.n, 1) + self.mu * w
+
+    def push(self, v: Tensor) -> Tensor:
+        """J_i v of every sample, (n, c) in float64; half a pass."""
+        rows = torch.empty_like(self.targets)
+        for part, batch in self._parts(cost=0.5):
+            rows[part] = self.operator.jvp(batch, v).double()
+        return rows
+
+    def pull(self, u: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        """Σ_i J_iᵀ u_i for u (n, c), in float64; half a pass."""
+        total = self.zeros()
+        for part, batch in self._parts(dtype, cost=0.5):
+            total += self.operator.vjp(batch, u[part])
+        return total
+
     def loss(self, w: Tensor) -> float:
         """L_D(w), one pass."""
         total = 0.0
@@ -123,16 +147,21 @@ class RidgeProblem:
         return self.operator.product(batch, v).div_(len(index)).add_(v, alpha=self.mu)
 
     def _batches(self, dtype: torch.dtype | None = None) -> Iterator[tuple[Prepared, Tensor]]:
-        self.passes += 1
+        for part, batch in self._parts(dtype):
+            yield batch, self.targets[part]
+
+    def _parts(
+        self, dtype: torch.dtype | None = None, cost: float = 1.0
+    ) -> Iterator[tuple[slice, Prepared]]:
+        self.passes += cost
         dtype = dtype or self.dtype
         cache = self._cached() if dtype == self.dtype else None
         for start in range(0, self.n, self.batch_size):
             part = slice(start, min(start + self.batch_size, self.n))
             if cache is not None:
-                yield cache[0].select(part), self.targets[part]
+                yield part, cache[0].select(part)
             else:
-                x = self.activations[part]
-                yield self.operator.prepare(x, dtype), self.targets[part]
+                yield part, self.operator.prepare(self.activations[part], dtype)
 
     def _cached(self) -> list[Prepared] | None:
         """The whole primal side, prepared batch by batch into one tree; None if too large."""

@@ -30,7 +30,8 @@ class ProcedureKind(StrEnum):
 MOMENTUM = {ProcedureKind.PAPER: 0.999, ProcedureKind.FINETUNE: 0.9}
 EPOCHS, RATE, BATCH_SIZE, MAX_PASSES = 3, 0.01, 64, 2000
 OF_SGD = ("momentum", "rate", "epochs", "batch_size", "loss")
-OF_SOLVED = ("max_passes",)
+OF_SOLVED = ("max_passes", "solver")
+SOLVERS = ("cg", "dual")
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class ProcedureChoice:
         momentum: of SGD; the paper prints 0.999, and probably means 0.9 (docs/errata.md, 15).
         rate: SGD's first learning rate, halved each epoch, in the reading ``loss`` of the loss.
         max_passes: budget of ``solved``.
+        solver: of ``solved``: ``cg`` between weights, or ``dual`` between samples.
     """
 
     kind: str = ProcedureKind.SOLVED
@@ -52,6 +54,7 @@ class ProcedureChoice:
     batch_size: int | None = None
     loss: str | None = None
     max_passes: int | None = None
+    solver: str | None = None
 
     def __post_init__(self) -> None:
         _one_of("procedure", self.kind, list(ProcedureKind))
@@ -62,6 +65,8 @@ class ProcedureChoice:
                 raise EffaceError(f"the procedure {self.kind!s} has no {_option(name)}.", fix)
         if self.loss is not None:
             _one_of("loss", self.loss, list(Reading))
+        if self.solver is not None:
+            _one_of("solver", self.solver, list(SOLVERS))
         _number("momentum", self.momentum, 0, 1)
         _number("rate", self.rate, 0, math.inf, open_below=True)
         for name in ("epochs", "batch_size", "max_passes"):
@@ -76,7 +81,8 @@ class ProcedureChoice:
         from efface.parts.tangent.forgetting import PaperForgetting, SolvedForgetting
 
         if self.kind == ProcedureKind.SOLVED:
-            return SolvedForgetting(max_passes=self.max_passes or MAX_PASSES)
+            passes, dual = self.max_passes or MAX_PASSES, self.solver == "dual"
+            return SolvedForgetting(max_passes=passes, dual=dual)
         kind = ProcedureKind(self.kind)
         printed = RATE if self.rate is None else self.rate
         return PaperForgetting(

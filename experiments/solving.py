@@ -1,0 +1,122 @@
+"""How many passes it takes to solve the paper's model at the paper's ridges: plain CG, and the dual form.
+
+    python experiments/solving.py --data ../shared/data/cub40 \
+        --backbone hf:../shared/weights/resnet50-imagenet --cache /tmp/activations --each 3 0
+
+BatchNorm kept, weights as they are, targets × 5, the core's head trained on 30 % of the images. The ridges
+are the printed weight decays in the reading `paper` of the loss (docs/errata.md, 28): λ c/2. `--each` takes
+so many training images of every class (0: all). A solve is over when the gradient in float64 is 1e-4 of that
+at zero; passes count everything, building a preconditioner and checking gradients included. Each solve is
+kept as soon as it ends, and what is kept is not computed again: a killed run goes on with the next. Writes
+experiments/results/solving-NAME.json.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import torch
+from common import RESULTS, Results, name_of, parser
+from torch import Tensor
+
+from efface import ConjugateGradient, Core, Records
+from efface.linear.solution import Solution
+from efface.parts.tangent.dual import DualConjugateGradient
+from efface.parts.tangent.reading import Reading
+from efface.parts.tangent.user import TangentUser
+
+SOLVERS = {"dual": DualConjugateGradient, "cg": ConjugateGradient}
+
+
+class Setting:
+    """The core, and the activations and labels of the training and test images."""
+
+    def __init__(self, args: Any) -> None:
+        self.data = Records.open(args.data, core_fraction=args.core_fraction, seed=args.seeds[0])
+        self.core = Core(
+            args.backbone,
+            classes=self.data.classes,
+            linearize=args.linearize,
+            leaky_slope=args.leaky_slope,
+            fold_batchnorm=False,
+        )
+        self.cache = self.core.cache(args.cache) if args.cache else None
+        self.core.fit(self.data.core, cache=self.cache)
+        self.records = self.data.user + self.data.core
+        self.labels = self.core.labels(self.records)
+        rows = self.core.activations(self.records, self.cache, progress=say)
+        self.x = rows[slice(0, len(rows))]
+
+    def some(self, each: int) -> Tensor:
+        """Positions of the first ``each`` images of every class; all for 0."""
+        if not each:
+            return torch.arange(len(self.labels))
+        every = [(self.labels == k).nonzero()[:each, 0] for k in range(len(self.data.classes))]
+        return torch.cat(every).sort().values
+
+    def score(self, user: TangentUser) -> float | None:
+        if not len(self.data.test):
+            return None
+        rows = self.core.activations(self.data.test, self.cache, progress=say)
+        guess = user.logits(rows).argmax(1)
+        return float((guess == self.core.labels(self.data.test)).float().mean())
+
+
+def say(fraction: float, message: str) -> None:
+    print(f"\r{100 * fraction:5.1f} % {message}", end="", file=sys.stderr, flush=True)
+
+
+def solve(setting: Setting, args: Any, each: int, decay: float, name: str) -> dict[str, Any]:
+    index, c = setting.some(each), len(setting.core.classes)
+    mu = Reading.PAPER.ridge(decay, c)
+    user = TangentUser(setting.core, mu=mu)
+    problem = user.problem(setting.x[index], setting.labels[index], cache_bytes=args.memory << 30)
+    start = user.best_head(setting.x[index], setting.labels[index]) if name == "cg" else None
+    solver = SOLVERS[name](tolerance=args.tolerance, max_passes=args.passes)
+    begin, cpu = time.monotonic(), time.process_time()
+    solution: Solution = solver.solve(problem, start, progress=say)
+    user.weights = solution.value
+    return {
+        "images": len(index),
+        "weights": problem.d,
+        "mu": mu,
+        "status": str(solution.status),
+        "passes": solution.passes,
+        "residual_norm": solution.residual_norm,
+        "gradient_at_zero": float(problem.gradient(problem.zeros(), torch.float64).norm()),
+        "seconds": time.monotonic() - begin,
+        "cpu_seconds": time.process_time() - cpu,
+        "accuracy": setting.score(user) if args.score else None,
+    }
+
+
+def main() -> None:
+    options = parser(__doc__)
+    options.add_argument("--each", type=int, nargs="+", default=[0], help="images a class, 0: all")
+    options.add_argument("--decays", type=float, nargs="+", default=[1e-5, 1e-3])
+    options.add_argument("--solvers", nargs="+", choices=SOLVERS, default=list(SOLVERS))
+    options.add_argument("--passes", type=int, default=1000)
+    options.add_argument("--tolerance", type=float, default=1e-4)
+    options.add_argument("--memory", type=int, default=6, help="GiB for the primal side")
+    options.add_argument("--score", action="store_true", help="test accuracy, too")
+    args = options.parse_args()
+    kept = {k: getattr(args, k) for k in ("core_fraction", "linearize", "tolerance", "leaky_slope")}
+    results = Results(args.out or RESULTS / f"solving-{name_of(args.data)}.json", kept)
+    todo = [
+        (f"each {each or 'all'}, decay {decay:g}, {solver}", each, decay, solver)
+        for each in args.each
+        for decay in args.decays
+        for solver in args.solvers
+    ]
+    if all(name in results for name, *_ in todo):
+        return
+    setting = Setting(args)
+    for name, each, decay, solver in todo:
+        if name not in results:
+            results.put(name, solve(setting, args, each, decay, solver))
+
+
+if __name__ == "__main__":
+    main()
