@@ -1,12 +1,14 @@
 """A disk that fails at exactly one operation of our choice, or shows what a process leaves that dies there.
 
 Every call that changes the disk is counted: creating, writing, syncing, renaming, deleting, truncating,
-changing modes, and what safetensors and numpy write by themselves.
+changing modes, what safetensors and numpy write by themselves, and every statement of SQLite.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import sqlite3
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,7 +23,14 @@ import safetensors.numpy
 import safetensors.torch
 from safetensors import SafetensorError
 
+from efface.ledger import sqlite
+
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+SQLITE = {
+    errno.ENOSPC: sqlite3.SQLITE_FULL,
+    errno.EIO: sqlite3.SQLITE_IOERR,
+    errno.EPERM: sqlite3.SQLITE_PERM,
+}
 DELETING = ("unlink", "remove")
 CALLS = (
     *("replace", "rename", "rmdir", "mkdir", "chmod", "fchmod", *DELETING),
@@ -72,6 +81,7 @@ class Disk:
             patch.setattr(os, "write", self._write(os.write))
             for writer in (safetensors.torch, safetensors.numpy):
                 patch.setattr(writer, "save_file", self._save(writer.save_file))
+            patch.setattr(sqlite, "run", self._run(sqlite.run))
             patch.setattr(np.memmap, "flush", self._plain("flush", np.memmap.flush))
             yield self
 
@@ -98,6 +108,20 @@ class Disk:
             first = len(data) // 2
             self.step("write", lambda: real(handle, data[:first]))
             return first + real(handle, data[first:])
+
+        return call
+
+    def _run(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        """What SQLite does to the disk, statement by statement; it tells of errors in its own way."""
+
+        def call(connection: Any, sql: str, params: Any = ()) -> Any:
+            try:
+                self.step(f"sql {sql}")
+            except OSError as error:
+                problem = sqlite3.OperationalError(error.strerror)
+                problem.sqlite_errorcode = SQLITE[error.errno]  # type: ignore[index]
+                raise problem from None
+            return real(connection, sql, params)
 
         return call
 

@@ -8,11 +8,12 @@ import signal
 from pathlib import Path
 
 import torch
-from tests.workspaces import ACTIONS, PER_BUCKET
+from tests.workspaces import ACTIONS, PER_BUCKET, UNSYNCED
 
+from efface.ledger import sqlite
 from efface.parts.compact import stored_rows
 from efface.workspace import Workspace
-from efface.workspace.ledger import KILL_AT, Milestone
+from efface.workspace.steps import KILL_AT, Milestone
 
 PROCESSES = multiprocessing.get_context("forkserver")  # clean children, torch loaded once
 PROCESSES.set_forkserver_preload(["tests.workspaces"])
@@ -22,6 +23,7 @@ def quick() -> None:
     """For processes of a test: one thread, and no waiting for the disk, which a kill does not need."""
     torch.set_num_threads(1)
     os.fsync = lambda _: None  # type: ignore[assignment]
+    sqlite.PRAGMAS = UNSYNCED  # type: ignore[assignment]
     stored_rows.PER_BUCKET = PER_BUCKET
 
 

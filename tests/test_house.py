@@ -23,6 +23,7 @@ ROOMS = (
     "parts",
     "model",
     "ledger",
+    "receipts",
     "workspace",
     "shards",
     "audit",

@@ -3,8 +3,10 @@ and what two of them are compared by."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -16,11 +18,13 @@ from tests import cases
 
 from efface.data.record import Split
 from efface.data.records import Records
+from efface.ledger import sqlite
 from efface.model.mixed_linear import MixedLinear
 from efface.network.core import Core
 from efface.network.training import Stage
 from efface.parts.compact import stored_rows
 from efface.workspace import Workspace
+from efface.workspace.told import WorkspaceLedger
 from efface.workspace.verify import all_checks
 
 CLASSES = ("a", "b", "c")
@@ -58,12 +62,14 @@ def fitted(kind: str, records: Records) -> MixedLinear:
     return MixedLinear(core(), kind, **OPTIONS[kind]).fit(records, replay=CORE)
 
 
+UNSYNCED = tuple(p.replace("synchronous=FULL", "synchronous=OFF") for p in sqlite.PRAGMAS)
 PER_BUCKET = 8  # four buckets of rows, two once there are less than 32
 
 
 @pytest.fixture(autouse=True)
 def as_in_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: None)
+    monkeypatch.setattr(sqlite, "PRAGMAS", UNSYNCED)
     monkeypatch.setattr(stored_rows, "PER_BUCKET", PER_BUCKET)
 
 
@@ -96,13 +102,32 @@ ACTIONS: dict[str, Callable[[Workspace], Any]] = {
 
 
 def contents(path: Path) -> dict[str, bytes]:
-    found = (p for p in path.rglob("*") if p.is_file() and p.name != "lock")
+    found = (
+        p for p in path.rglob("*") if p.is_file() and p.name not in ("lock", "ledger.sqlite-shm")
+    )
     return {p.relative_to(path).as_posix(): p.read_bytes() for p in found}
 
 
-def without_journal(found: dict[str, bytes]) -> dict[str, bytes]:
-    """It tells of requests that were called off, too."""
-    return {name: data for name, data in found.items() if not name.startswith("journal.")}
+def without_ledger(found: dict[str, bytes]) -> dict[str, bytes]:
+    """It tells of requests that were called off, too; and manifests have its head."""
+    return {
+        name: _without_head(data) if name.endswith("manifest.json") else data
+        for name, data in found.items()
+        if not name.startswith("ledger.sqlite")
+    }
+
+
+def _without_head(manifest: bytes) -> bytes:
+    values = json.loads(manifest)
+    return json.dumps({k: v for k, v in values.items() if k not in ("ledger", "hmac")}).encode()
+
+
+def in_flight(path: Path) -> bool:
+    """Whether a request is; asked of a copy, since looking at it lets SQLite tidy up."""
+    with tempfile.TemporaryDirectory() as folder:
+        for file in path.glob("ledger.sqlite*"):
+            shutil.copy(file, folder)
+        return WorkspaceLedger(Path(folder)).pending() is not None
 
 
 def assert_forgotten(workspace: Workspace, records: Records) -> None:

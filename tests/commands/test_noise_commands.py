@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.shell import efface, values_of
-from tests.workspaces import OWNER, contents, without_journal
+from tests.workspaces import OWNER, contents, without_ledger
 
 from efface import files
 from efface.parts.tangent.forgetting import SolvedForgetting
@@ -134,4 +134,4 @@ def test_a_guarantee_that_is_not_reached_is_exit_code_3(folder: Path, tmp_path: 
     result = efface("forget", path, "--owner", OWNER, "--sigma", 1e-15)
     assert result.exit_code == 3
     after = contents(path)
-    assert without_journal(before) == without_journal(after)
+    assert without_ledger(before) == without_ledger(after)

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 from tests.commands.conftest import CONFIG, CORE
 from tests.shell import efface, values_of
-from tests.workspaces import OWNER, contents, without_journal
+from tests.workspaces import OWNER, contents, without_ledger
 
+from efface.ledger import Ledger
 from efface.linear.operator import TangentOperator
 from efface.linear.scales import balanced_scales
 from efface.workspace.published import load
@@ -27,14 +28,14 @@ def test_every_procedure_is_held_to_the_guarantee_on_its_final_weights(
 ) -> None:
     """A few steps of SGD end nowhere near: exit code 3, and nothing is published."""
     path = shutil.copytree(folder / "tangent", tmp_path / "w")
-    before = without_journal(contents(path))
+    before = without_ledger(contents(path))
     for name in ("paper", "finetune"):
         words = ("--owner", OWNER, "--procedure", name, "--rate", 1e-3, "--sigma", 1e-3)
         result = efface("forget", path, *words)
         assert result.exit_code == 3, result.stderr
         assert "nothing was changed" in result.stderr
         assert "λmax(H) is about" in result.stderr
-        assert without_journal(contents(path)) == before
+        assert without_ledger(contents(path)) == before
     words = ("--owner", OWNER, "--procedure", "solved", "--max-passes", 500, "--json")
     values = values_of(efface("forget", path, *words))
     assert values["certificate"]["passed"]
@@ -125,9 +126,10 @@ def test_a_request_in_flight_keeps_its_procedure(folder: Path, tmp_path: Path) -
         env=environment,
         check=False,
     )
-    pending = json.loads((spoilt / "pending.json").read_text())
-    pending["procedure"]["epochs"] = -1
-    (spoilt / "pending.json").write_text(json.dumps(pending))
+    with Ledger.open(spoilt / "ledger.sqlite") as ledger, ledger.transaction() as tx:
+        pending = json.loads(tx.execute("SELECT body FROM pending")[0][0])
+        pending["procedure"]["epochs"] = -1
+        tx.execute("UPDATE pending SET body = ?", (json.dumps(pending),))
     result = efface("resume", spoilt)
     assert result.exit_code == 4
     assert "not a request as it was saved" in result.stderr

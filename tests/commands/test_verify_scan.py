@@ -72,10 +72,10 @@ def test_scan_finds_before_and_is_clean_after(path: Path, folder: Path) -> None:
     after = values_of(efface(*words, "--json"))
     assert after["clean"]
     assert len(after["kept"]) == 6
-    assert "journal.jsonl" in after["files"]
+    assert "ledger.sqlite" in after["files"]
     shown = efface(*words).stdout
     assert "nothing is left" in shown
-    assert "journal.jsonl" in shown
+    assert "ledger.sqlite" in shown
 
 
 def test_scan_with_an_image_file(path: Path, tmp_path: Path) -> None:
@@ -123,11 +123,11 @@ def test_verify_notices_missing_noise(folder: Path, tmp_path: Path) -> None:
     assert "noise in the release" in failed
 
 
-def test_a_changed_journal_is_exit_code_4(path: Path) -> None:
+def test_a_changed_ledger_is_exit_code_4(path: Path) -> None:
     assert efface("forget", path, "--owner", OWNER).exit_code == 0
-    journal = path / "journal.jsonl"
-    journal.write_text(journal.read_text().replace('"train"', '"add"', 1))
+    ledger = path / "ledger.sqlite"
+    ledger.write_bytes(ledger.read_bytes().replace(b'"train"', b'"treat"', 1))
     for words in (("verify", path), ("forget", path, "--owner", "person-one")):
         result = efface(*words)
         assert result.exit_code == 4
-        assert "journal.jsonl" in result.stderr
+        assert "row 1 of the ledger was changed" in result.stderr

@@ -286,7 +286,7 @@ def test_a_ledger_that_cannot_be_written_can_be_read(
     if closed:
         writer.close()
     monkeypatch.setattr(os, "access", lambda *_: False)
-    with Ledger.open(path) as ledger:
+    with Ledger.look(path) as ledger:
         if closed:
             assert ledger.verify().seq == 1
             assert [path.name for path in tmp_path.iterdir()] == ["ledger.sqlite"]

@@ -279,8 +279,8 @@ def test_calibration_images_are_remembered_and_refused(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="calibrated on this image"):
         made.add(again)
     after = contents(made.path)
-    assert {n: d for n, d in after.items() if "journal" not in n} == {
-        n: d for n, d in before.items() if "journal" not in n
+    assert {n: d for n, d in after.items() if "ledger" not in n} == {
+        n: d for n, d in before.items() if "ledger" not in n
     }
     other = cases.tiny_records(
         2, 32, name="public-"

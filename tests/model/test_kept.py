@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.workspaces import CLASSES, OWNER, contents, core, made, without_journal
+from tests.workspaces import CLASSES, OWNER, contents, core, made, without_ledger
 
 from efface import files
 from efface.arithmetic.choice import FORMS
@@ -47,7 +47,7 @@ def test_with_and_without_the_network_a_request_writes_the_same_files(
     monkeypatch.delitem(table.STORED, "compact")
     slow = Workspace.open(twin).forget(**whom)
     assert quick.certificate == slow.certificate
-    assert without_journal(contents(path)) == without_journal(contents(twin))
+    assert without_ledger(contents(path)) == without_ledger(contents(twin))
 
 
 SCRIPT = """

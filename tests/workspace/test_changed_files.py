@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,9 @@ from tests.workspaces import (
     OWNER,
     assert_checks,
     contents,
+    in_flight,
     people,
-    without_journal,
+    without_ledger,
 )
 
 from efface.errors import EffaceError, FormatError, LedgerError, RecordError
@@ -25,15 +28,26 @@ from efface.workspace.store import Store
 from efface.workspace.verify import all_checks
 
 
+def tamper(path: Path, *statements: str) -> None:
+    """As somebody who has the file."""
+    with sqlite3.connect(path / "ledger.sqlite") as connection:
+        for event in ("update", "delete"):
+            connection.execute(f"DROP TRIGGER ledger_rows_{event}")
+        for statement in statements:
+            connection.execute(statement)
+    connection.close()
+
+
 @pytest.mark.parametrize("lines", [None, 0, 1, 4])
-def test_a_missing_or_shortened_journal_is_an_error(
+def test_a_missing_or_shortened_ledger_is_an_error(
     made: dict[str, Path], tmp_path: Path, lines: int | None
 ) -> None:
     path = shutil.copytree(made["compact"], tmp_path / "w")
     Workspace.open(path).forget(owner=OWNER)
-    journal = path / "journal.jsonl"
-    kept = b"".join(journal.read_bytes().splitlines(keepends=True)[:lines])
-    journal.unlink() if lines is None else journal.write_bytes(kept)
+    if lines is None:
+        (path / "ledger.sqlite").unlink()
+    else:
+        tamper(path, f"DELETE FROM ledger_rows WHERE seq > {lines}")
     for words in (("verify",), ("forget", "--owner", "person-one"), ("resume",)):
         assert efface(words[0], path, *words[1:]).exit_code == 4
     again = people().select(owner=OWNER)
@@ -41,10 +55,17 @@ def test_a_missing_or_shortened_journal_is_an_error(
         Workspace.open(path).add(again)
 
 
-def test_without_journal_and_head_it_is_an_error_too(made: dict[str, Path], tmp_path: Path) -> None:
+def test_a_ledger_of_other_times_is_an_error_too(made: dict[str, Path], tmp_path: Path) -> None:
+    """Of the same workspace, with the same key: it knows nothing of the release; or none at all."""
     path = shutil.copytree(made["compact"], tmp_path / "w")
-    for name in ("journal.jsonl", "journal.head"):
-        (path / name).unlink()
+    Workspace.open(path).forget(owner=OWNER)
+    shutil.copy(made["compact"] / "ledger.sqlite", path / "ledger.sqlite")
+    for command in ("verify", "resume"):
+        result = efface(command, path)
+        assert result.exit_code == 4
+        assert "shortened" in result.stderr
+    path = shutil.copytree(made["compact"], tmp_path / "v")
+    (path / "ledger.sqlite").unlink()
     with pytest.raises(LedgerError, match="says nothing of release 1"):
         Workspace.open(path)
     assert efface("verify", path).exit_code == 4
@@ -67,7 +88,11 @@ def test_a_change_of_any_file_is_noticed(path: Path) -> None:
     for name, data in contents(path).items():
         if name.startswith("activations/"):
             continue
-        for position in {0, len(data) - 1, *(dice.randrange(len(data)) for _ in range(6))}:
+        places = {0, len(data) - 1, *(dice.randrange(len(data)) for _ in range(6))}
+        if name == "ledger.sqlite":  # its pages have room that means nothing: what its rows say
+            places = {m.start() + dice.randrange(40) for m in re.finditer(rb'\{"action"', data)}
+            assert len(places) > 10
+        for position in places:
             changed = bytearray(data)
             changed[position] ^= 1 << dice.randrange(7)
             (path / name).write_bytes(changed)
@@ -111,10 +136,10 @@ def test_a_plan_is_covered_and_survives_a_kill(made: dict[str, Path], tmp_path: 
         patch.setattr(Store, "save_guarantee", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             Workspace.open(path).plan(0.25)
-    assert (path / "pending.json").exists()
+    assert in_flight(path)
     assert Workspace.open(path, recover=False).guarantee == planned
     efface("cancel", path)
-    assert without_journal(contents(path)) == without_journal(before)
+    assert without_ledger(contents(path)) == without_ledger(before)
     (path / "core/1/guarantee.json").unlink()
     assert checks_fail(path)
 

@@ -6,6 +6,7 @@ import errno
 import os
 import resource
 import shutil
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,15 +26,21 @@ from tests.workspaces import (
 
 from efface import files
 from efface.errors import EffaceError, FormatError
+from efface.ledger import sqlite
 from efface.model.mixed_linear import MixedLinear
 from efface.network.activations import ActivationCache
 from efface.workspace import Workspace
-from efface.workspace.ledger import Journal
 from efface.workspace.published import load
 
 
 def full(*_: object, **__: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def full_database() -> sqlite3.OperationalError:
+    problem = sqlite3.OperationalError("database or disk is full")
+    problem.sqlite_errorcode = sqlite3.SQLITE_FULL
+    return problem
 
 
 @pytest.mark.parametrize("function", ["_write_beside", "write_json"])
@@ -45,13 +52,9 @@ def test_a_full_disk_keeps_the_request_and_the_old_release(
     undisturbed: Callable[[str, str], tuple[Path, dict[str, Any]]],
 ) -> None:
     old = load(path).logits(TEST)
-    real = files.write_json
     with monkeypatch.context() as patch:
-        # pending.json still finds room, what comes after it does not
-        def small(p: Path, values: Any, **options: Any) -> None:
-            return real(p, values, **options) if p.name == "pending.json" else full()
-
-        patch.setattr(files, function, small if function == "write_json" else full)
+        # the request still finds room, what comes after it does not
+        patch.setattr(files, function, full)
         with pytest.raises(EffaceError, match=r"disk is full; the old release .*efface resume"):
             Workspace.open(path).forget(owner=OWNER)
         assert torch.equal(load(path).logits(TEST), old)
@@ -63,12 +66,18 @@ def test_a_full_disk_keeps_the_request_and_the_old_release(
 def test_no_room_for_the_intent_is_no_request(
     path: Path, monkeypatch: pytest.MonkeyPatch, made: dict[str, Path], kind: str
 ) -> None:
-    for target, name in ((files, "write_json"), (Journal, "append")):
+    for statement in ("BEGIN", "INSERT INTO pending", "INSERT INTO ledger_rows", "COMMIT"):
+
+        def run(connection: Any, sql: str, params: Any = (), of: str = statement) -> Any:
+            if sql.startswith(of):
+                raise full_database()
+            return connection.execute(sql, params).fetchall()
+
         with monkeypatch.context() as patch:
-            patch.setattr(target, name, full)
+            patch.setattr(sqlite, "run", run)
             with pytest.raises(EffaceError, match="disk is full; nothing was changed"):
                 Workspace.open(path).forget(owner=OWNER)
-    assert contents(path) == contents(made[kind])
+        assert contents(path) == contents(made[kind])
 
 
 def test_no_room_while_purging_is_said_and_made_up_for(
@@ -113,9 +122,10 @@ def limited_child(path: Path, limit: int, result: Any) -> None:
 def test_a_real_limit_on_files(
     path: Path, kind: str, undisturbed: Callable[[str, str], tuple[Path, dict[str, Any]]]
 ) -> None:
-    """The system refuses to write more than 8 kB into a file: safetensors' own way of failing."""
+    """The system refuses to write more than 36 kB into a file, as much as SQLite needs: safetensors'
+    own way of failing."""
     result = PROCESSES.SimpleQueue()
-    child = PROCESSES.Process(target=limited_child, args=(path, 8192, result))
+    child = PROCESSES.Process(target=limited_child, args=(path, 36 * 1024, result))
     child.start()
     child.join()
     assert child.exitcode == 0

@@ -11,14 +11,15 @@ from tests.workspaces import (
     OWNER,
     assert_checks,
     contents,
-    without_journal,
+    in_flight,
+    without_ledger,
 )
 
 from efface.errors import Interrupted
 from efface.model.kept import KeptModel
 from efface.model.mixed_linear import MixedLinear
 from efface.workspace import Workspace
-from efface.workspace.ledger import Milestone
+from efface.workspace.steps import Milestone
 
 
 @pytest.mark.parametrize("command", [("verify",), ("forget", "--owner", OWNER, "--dry-run")])
@@ -43,14 +44,14 @@ def test_an_interrupted_request_says_what_will_happen(
             patch.setattr(model, "save_user", stop)
         with pytest.raises(Interrupted, match="is kept"):
             Workspace.open(path).forget(owner=OWNER)
-        assert (path / "pending.json").exists()
+        assert in_flight(path)
         result = efface("forget", path, "--owner", OWNER)
     assert result.exit_code == 130
     assert "efface resume" in result.stderr
     assert "efface cancel" in result.stderr
     values = values_of(efface("cancel", path, "--json"))
     assert (values["action"], values["num_records"], values["release"]) == ("forget", 6, 1)
-    assert without_journal(contents(path)) == without_journal(contents(made[kind]))
+    assert without_ledger(contents(path)) == without_ledger(contents(made[kind]))
     assert "nothing to cancel" in efface("cancel", path).stdout
     assert efface("verify", path).exit_code == 0
 
@@ -58,12 +59,12 @@ def test_an_interrupted_request_says_what_will_happen(
 def test_an_interrupt_before_the_intent_changes_nothing(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stop(*_: object) -> None:
+    def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     before = contents(path)
     with monkeypatch.context() as patch:
-        patch.setattr("efface.workspace.ledger.Intent.save", stop)
+        patch.setattr("efface.workspace.told.WorkspaceLedger.accept", stop)
         with pytest.raises(Interrupted, match="nothing was changed"):
             Workspace.open(path).forget(owner=OWNER)
     assert contents(path) == before
@@ -77,9 +78,9 @@ def test_a_request_can_be_called_off_until_it_is_published(
     kill(path, action, step)
     assert efface("cancel", path).exit_code == 0
     assert_checks(path)
-    found = without_journal(contents(path))
+    found = without_ledger(contents(path))
     index = {name for name in found if name.startswith("activations/")}
-    expected = without_journal(contents(made[kind]))
+    expected = without_ledger(contents(made[kind]))
     assert found.keys() == expected.keys()
     assert {n for n in found if found[n] != expected[n]} <= index  # places that were used are free
 

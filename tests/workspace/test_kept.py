@@ -18,8 +18,8 @@ from tests.workspaces import (
 )
 
 from efface.workspace import Workspace
-from efface.workspace.ledger import Milestone
 from efface.workspace.published import CURRENT
+from efface.workspace.steps import Milestone
 
 
 def test_digests_of_superseded_releases_are_removed(path: Path, kind: str) -> None:
@@ -78,6 +78,7 @@ def test_modes_do_not_depend_on_the_umask(kind: str, tmp_path: Path, umask: int)
 
 def test_a_request_in_flight_is_its_owners_alone(path: Path) -> None:
     kill(path, "add", Milestone.PRIVATE)
-    assert (path / "pending.json").stat().st_mode & 0o777 == 0o600
+    for file in path.glob("ledger.sqlite*"):
+        assert file.stat().st_mode & 0o777 == 0o600
     for file in (path / "private").rglob("*"):
         assert file.stat().st_mode & 0o077 == 0

@@ -20,7 +20,8 @@ from tests.workspaces import (
 
 from efface.guarantee.certificates import ShiftCertificate
 from efface.workspace import Workspace
-from efface.workspace.ledger import KILL_AT, Journal, Milestone
+from efface.workspace.steps import KILL_AT, Milestone
+from efface.workspace.told import WorkspaceLedger
 from efface.workspace.verify import all_checks
 
 STEPS = {
@@ -50,7 +51,7 @@ def test_a_kill_at_any_step_ends_in_the_same_state(
         assert contents(path) == contents(made[kind])  # it was never asked for
         ACTIONS[action](Workspace.open(path))
     assert fingerprint(path) == expected
-    done = [e for e in Journal(path / "journal.jsonl").entries() if e.step is Milestone.DONE]
+    done = [e for e in WorkspaceLedger(path).entries() if e.step is Milestone.DONE]
     assert [entry.number for entry in done] == [1, 2]
     assert_checks(path)
     assert_same_solution(path, reference)

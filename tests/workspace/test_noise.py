@@ -18,7 +18,7 @@ from tests.workspaces import (
     contents,
     fitted,
     people,
-    without_journal,
+    without_ledger,
 )
 
 from efface.errors import EffaceError, GuaranteeError
@@ -26,8 +26,8 @@ from efface.guarantee import noise
 from efface.guarantee.apriori import StatePolicy
 from efface.guarantee.certificates import ExactCertificate, ShiftCertificate
 from efface.workspace import Workspace
-from efface.workspace.ledger import Milestone
 from efface.workspace.published import load
+from efface.workspace.steps import Milestone
 from efface.workspace.verify import all_checks
 
 
@@ -131,7 +131,7 @@ def test_compact_noise_that_hides_too_little_publishes_nothing(
     with pytest.raises(GuaranteeError, match="between the two releases"):
         Workspace.open(path).forget(owner=OWNER)
     after = contents(path)
-    assert without_journal(before) == without_journal(after)
+    assert without_ledger(before) == without_ledger(after)
     Workspace.open(path).forget(everything=True)  # the weights are 0: nothing to hide them in
     assert_checks(path)
 

@@ -17,7 +17,7 @@ from tests.workspaces import (
     contents,
     fitted,
     people,
-    without_journal,
+    without_ledger,
 )
 
 from efface.data.record import Split
@@ -27,7 +27,7 @@ from efface.guarantee.promise import Guarantee
 from efface.model.kept import KeptModel
 from efface.model.mixed_linear import MixedLinear
 from efface.workspace import Workspace
-from efface.workspace.ledger import Milestone
+from efface.workspace.steps import Milestone
 
 
 @pytest.mark.parametrize(
@@ -84,9 +84,9 @@ def test_a_guarantee_that_is_not_reached_publishes_nothing(
         workspace.forget(owner=OWNER, guarantee=impossible)
     after = contents(path)
     assert workspace.inventory.settled()
-    assert workspace.inventory.journal.entries()[-1].step is Milestone.ABORTED
+    assert workspace.inventory.ledger.entries()[-1].step is Milestone.ABORTED
     assert_forgotten(workspace, people()[[]])
-    assert without_journal(before) == without_journal(after)
+    assert without_ledger(before) == without_ledger(after)
     assert workspace.forget(owner=OWNER).release == 2
 
 

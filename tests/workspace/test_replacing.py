@@ -23,22 +23,20 @@ from tests.workspaces import (
     contents,
     fitted,
     people,
-    without_journal,
+    without_ledger,
 )
 
 from efface import files
 from efface.errors import EffaceError, RecordError
 from efface.model.mixed_linear import MixedLinear
 from efface.workspace import Workspace
-from efface.workspace.ledger import KILL_AT, Milestone
 from efface.workspace.published import CURRENT, load
+from efface.workspace.steps import KILL_AT, Milestone
 
 # --- an accepted request survives training anew ---------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "step", [Milestone.INTENT, Milestone.ACCEPTED, Milestone.SWITCHED, Milestone.PUBLISHED]
-)
+@pytest.mark.parametrize("step", [Milestone.ACCEPTED, Milestone.SWITCHED, Milestone.PUBLISHED])
 def test_an_accepted_request_is_not_lost_by_overwriting(
     path: Path, kind: str, step: Milestone
 ) -> None:
@@ -66,6 +64,7 @@ def test_an_accepted_request_is_not_lost_by_overwriting(
         "config.toml",
         "model.json",
         "journal.jsonl",
+        "ledger.sqlite",
         "pending.json",
         "core.safetensors",
     ],
@@ -144,7 +143,7 @@ def test_a_kill_while_overwriting_leaves_the_old_model_or_the_new(
     assert set(workspace.records.ids) == set((LEFT if switched else people()).ids)
     assert workspace.number == (2 if switched else 1)
     if not switched:
-        assert without_journal(contents(path)) == without_journal(contents(made[kind]))
+        assert without_ledger(contents(path)) == without_ledger(contents(made[kind]))
     assert_checks(path)
 
 
@@ -159,7 +158,7 @@ def test_a_disk_that_fails_while_overwriting_keeps_the_old_model(
         patch.setattr(MixedLinear, "save_user", broken)
         with pytest.raises(EffaceError, match="the folder is as it was"):
             Workspace.create(path, fitted(kind, LEFT), overwrite=True)
-    assert without_journal(contents(path)) == without_journal(contents(made[kind]))
+    assert without_ledger(contents(path)) == without_ledger(contents(made[kind]))
     assert_checks(path)
 
 

@@ -18,9 +18,9 @@ from efface.cli import app
 from efface.parts.compact.kept_factor import NAME, KeptFactor
 from efface.parts.compact.updated import Updated
 from efface.workspace import Workspace
-from efface.workspace.ledger import Milestone
 from efface.workspace.published import load
 from efface.workspace.scan import scan
+from efface.workspace.steps import Milestone
 
 __all__ = ["made"]
 
@@ -113,8 +113,8 @@ def test_whatever_lies_there_the_weights_are_the_same(path: Path, cold: str, har
         Milestone.OLD_STATE_GONE,
         Milestone.OLD_ROWS_GONE,
         Milestone.FACTOR_KEPT,
-        Milestone.CLEARED,
         Milestone.DONE,
+        Milestone.SCRUBBED,
     ],
 )
 def test_a_kill_leaves_no_factor_of_the_forgotten(

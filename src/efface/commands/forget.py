@@ -38,6 +38,8 @@ Example: [bold]efface forget model --from requests.jsonl --minimum-batch 10 --de
 
 Example: [bold]efface forget model --image holiday.jpg --near[/bold]
 
+Example: [bold]efface forget model --owner u17 --key signing.key[/bold]
+
 Example: [bold]efface forget model --owner u17 --epsilon 0.5 --json[/bold]
 
 Example: [bold]efface forget model --owner u17 --procedure paper --momentum 0.9 --epochs 4[/bold]"""
@@ -45,6 +47,7 @@ Example: [bold]efface forget model --owner u17 --procedure paper --momentum 0.9 
 WorkspacePath = Annotated[Path, typer.Argument(help="A folder written by `efface train`.")]
 FROM = 'A file of requests, one JSON object a line ({"owner": "u17"}), for one release together.'
 PART = "Forget the user records of somebody who has core records too; these stay."
+KEY = "Sign receipts with this key from now on (efface keys new)."
 EXACT = "Compact forgets exactly: there it is for the difference to the release before, with sigma."
 
 
@@ -84,6 +87,7 @@ def forget(
     max_passes: MaxPasses = None,
     solver: SolvedBy = None,
     user_part_only: Annotated[bool, typer.Option("--user-part-only", help=PART)] = False,
+    key: Annotated[Path | None, typer.Option(help=KEY)] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say which records would be forgotten.")
     ] = False,
@@ -116,6 +120,8 @@ def forget(
         return
     _warn_of_copies(opened, request, user_part_only)
     guarantee = opened.guarantee_with(epsilon, delta, sigma)
+    if key is not None:
+        opened.protocol.signing.use(key)
     with show("forget", mode_for(as_json=json)) as progress:
         result = opened.forget(
             request,
@@ -248,6 +254,7 @@ def report(result: Result, workspace: Path, *, as_json: bool) -> None:
         "num_records": result.num_records,
         "certificate": None if certificate is None else certificate.private(),
         "seconds": round(result.seconds, 3),
+        "receipt": None if result.receipt is None else str(result.receipt),
     }
     finish(values, as_json=as_json, render=lambda console: render(console, values))
 
@@ -269,8 +276,15 @@ def render(console: Console, values: Mapping[str, Any]) -> None:
     else:
         text = "no certificate: nothing has been forgotten yet, so there is nothing to hide"
         console.print(text, style="dim")
+    console.print(plain(_receipt_text(values)), markup=False, soft_wrap=True)
     place = f"release {values['release']} of {values['workspace']} is published"
     console.print(plain(place), style="bold", markup=False, soft_wrap=True)
+
+
+def _receipt_text(values: Mapping[str, Any]) -> str:
+    if values["receipt"] is not None:
+        return f"signed receipt: {values['receipt']} (to pack it up: efface evidence)"
+    return "not signed: `efface keys new FILE`, then --key FILE, gives a receipt that strangers can check"
 
 
 def lines(certificate: Mapping[str, Any]) -> list[tuple[str, str]]:

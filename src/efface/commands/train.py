@@ -32,6 +32,8 @@ Example: [bold]efface train --config run.toml --mu 0.1[/bold]
 
 Example: [bold]efface train cub200 --backbone hf:models/resnet-50 --core-fraction 0.3 --preset paper[/bold]"""
 
+KEY = "Sign the receipts of later requests with this key (efface keys new)."
+
 
 @takes_settings()
 def train(
@@ -70,6 +72,7 @@ def train(
     shards: Annotated[
         int | None, typer.Option(min=1, help="How many, with --engine. Default: 4 a worker.")
     ] = None,
+    key: Annotated[Path | None, typer.Option(help=KEY)] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what it would take.")
     ] = False,
@@ -97,7 +100,7 @@ def train(
         _forecast(settings, as_json=json)
     else:
         how = How(overwrite, allow_reingest, core_only, engine, shards, trust_module)
-        _train(settings, how, as_json=json)
+        _train(settings, how, key, as_json=json)
 
 
 def _print(settings: Config, *, as_json: bool) -> None:
@@ -116,13 +119,30 @@ def _forecast(settings: Config, *, as_json: bool) -> None:
     finish(values, as_json=as_json, render=lambda console: _render_forecast(console, values))
 
 
-def _train(settings: Config, how: How, *, as_json: bool) -> None:
+def _train(settings: Config, how: How, key: Path | None, *, as_json: bool) -> None:
     from efface.pipeline.train import Watch
     from efface.pipeline.train import train as run
 
     watch = Watch(partial(show, mode=mode_for(as_json=as_json)), warn)
+    if key is not None:
+        _check_key(key)
     values = run(settings, watch, how)
+    if key is not None:
+        _use_key(Path(values["model"]), key)
     finish(values, as_json=as_json, render=lambda console: _render(console, values))
+
+
+def _check_key(key: Path) -> None:
+    """Before hours of training, not after them."""
+    from efface.receipts.keys import mended
+
+    mended(key)
+
+
+def _use_key(model: Path, key: Path) -> None:
+    from efface.workspace import Workspace
+
+    Workspace.open(model, recover=False).protocol.signing.use(key)
 
 
 def _check_trust(backbone: str, trusted: str | None) -> None:

@@ -43,7 +43,7 @@ class Questions(ABC):
         """Records of images whose labels do not matter."""
 
     def verify(self, *, retrain: bool = False, images: Any = None) -> dict[str, Any]:
-        """Check files, journal and certificate of the folder, as ``efface verify``: ``["ok"]`` says it.
+        """Check files, ledger and certificate of the folder, as ``efface verify``: ``["ok"]`` says it.
 
         ``retrain`` computes the sums from the rows again; ``images`` (those that were given, or a data
         spec) computes the rows themselves again. Nothing is changed.

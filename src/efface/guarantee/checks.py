@@ -1,20 +1,11 @@
-"""A check: something that a certificate or a workspace claims, and whether it is so."""
+"""Checks that are computed from a certificate's numbers."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from efface.guarantee.certificates import Difference, ShiftCertificate
-
-
-@dataclass(frozen=True)
-class Check:
-    """``ok`` is None for what cannot be checked (any more): it neither holds nor fails."""
-
-    name: str
-    ok: bool | None
-    detail: str
+from efface.guarantee.check import Check
 
 
 def noise_check(promise: ShiftCertificate | Difference, norm: float, shift: float = 0.0) -> Check:

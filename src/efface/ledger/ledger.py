@@ -74,6 +74,13 @@ class Ledger:
             ledger.define((*TABLES, *ledger.database.append_only("ledger_rows")))
         return ledger
 
+    @classmethod
+    def look(cls, path: Path, *, key: bytes | None = None) -> Ledger:
+        """A file of SQLite, only to be read: nothing is changed, and it may lie where nothing can be."""
+        from efface.ledger.sqlite import SqliteDatabase
+
+        return cls(SqliteDatabase(path, looking=True), key)
+
     def define(self, statements: Iterable[str]) -> None:
         """Tables of others beside the rows: ``CREATE TABLE IF NOT EXISTS …``, all or none."""
         with self.database.writing() as execute:
@@ -111,24 +118,28 @@ class Ledger:
 
         ``kept`` are heads that were noted elsewhere, in a manifest or a receipt: they must be on the chain.
         """
+        rows = self.checked(*kept)
+        return rows[-1].head if rows else EMPTY
+
+    def checked(self, *kept: Head) -> list[LedgerRow]:
+        """All rows, once :meth:`verify` has nothing to say against them."""
         missing = {head.seq: head for head in kept if head != EMPTY}
         with self.database.reading() as execute:
-            head, noted = EMPTY, execute(HEAD, ())
+            rows, noted = [], execute(HEAD, ())
             for row in chained(_all(execute)):
-                head = row.head
-                if missing.pop(row.seq, head) != head:
+                rows.append(row)
+                if missing.pop(row.seq, row.head) != row.head:
                     message = (
                         f"row {row.seq} of the ledger is not the one that was noted elsewhere."
                     )
                     raise LedgerError(message, RESTORE)
-            _check_head(head, noted)
-            if missing:
-                message = (
-                    f"the ledger is shortened: it had {max(missing)} rows, and has {head.seq}."
-                )
-                raise LedgerError(message, RESTORE)
-            self._check_signature(head, noted)
-        return head
+        head = rows[-1].head if rows else EMPTY
+        _check_head(head, noted)
+        if missing:
+            message = f"the ledger is shortened: it had {max(missing)} rows, and has {head.seq}."
+            raise LedgerError(message, RESTORE)
+        self._check_signature(head, noted)
+        return rows
 
     def _check_signature(self, head: Head, noted: list[tuple[Any, ...]]) -> None:
         if self.key is None or head == EMPTY:

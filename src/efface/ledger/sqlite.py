@@ -22,6 +22,9 @@ from efface.errors import EffaceError, FormatError, LedgerError
 from efface.ledger.database import Database, Execute, Params
 
 PATIENCE = 60.0  # seconds to wait for another writer
+AT_FIRST = (
+    "auto_vacuum=FULL"  # what is deleted makes the file smaller; said before there are tables
+)
 PRAGMAS = (
     "journal_mode=WAL",
     "synchronous=FULL",
@@ -49,16 +52,21 @@ def _look(connection: sqlite3.Connection, sql: str, params: Params = ()) -> list
 
 
 class SqliteDatabase(Database):
-    """The file at ``path``; ``create`` makes it if there is none."""
+    """The file at ``path``; ``create`` makes it if there is none.
 
-    def __init__(self, path: Path, *, create: bool = False) -> None:
-        self.path, self.name = path, path.name
+    ``looking`` changes nothing at all, not even what SQLite tidies up by itself, and works where nothing can
+    be written; then nobody else may be writing, or the file must be shared in the usual way.
+    """
+
+    def __init__(self, path: Path, *, create: bool = False, looking: bool = False) -> None:
+        self.path, self.name, self._looks = path, path.name, looking
         self._mine = threading.local()
         self._all: list[sqlite3.Connection] = []
         self._guard = threading.Lock()
         if create and not path.exists():
             handle = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
             os.close(handle)
+        self._create = create
         if path.is_symlink() or not path.is_file():
             fix = "check the path; a ledger is made when a model is trained."
             raise FormatError(f"there is no ledger {path}.", fix)
@@ -79,7 +87,7 @@ class SqliteDatabase(Database):
     @contextmanager
     def reading(self) -> Iterator[Execute]:
         with self._explained():
-            connection = self._looking()
+            connection = self._connection()
             connection.execute("BEGIN")
             try:
                 yield functools.partial(_look, connection)
@@ -123,25 +131,26 @@ class SqliteDatabase(Database):
         held: tuple[int, sqlite3.Connection] | None = getattr(self._mine, "held", None)
         if held is not None and held[0] == os.getpid():
             return held[1]
+        if self._looks:
+            return self._hold(self._open(f"file:{_quoted(self.path)}?{self._at_rest()}"))
         connection = self._open(f"file:{_quoted(self.path)}?mode=rw")
         try:
-            for pragma in PRAGMAS:
+            for pragma in (AT_FIRST, *PRAGMAS) if self._create else PRAGMAS:
                 run(connection, f"PRAGMA {pragma}")
         except BaseException:
             connection.close()
             raise
         return self._hold(connection)
 
-    def _looking(self) -> sqlite3.Connection:
-        """On a disk that cannot be written SQLite cannot share: then the file must be at rest."""
-        places = (self.path, self.path.parent)
-        if hasattr(self._mine, "held") or all(os.access(place, os.W_OK) for place in places):
-            return self._connection()
+    def _at_rest(self) -> str:
+        """How to look: a log means that somebody writes, or was killed, and SQLite has to put it together."""
         log = self.path.with_name(f"{self.path.name}-wal")
-        if log.exists() and log.stat().st_size:
+        if not log.exists() or not log.stat().st_size:
+            return "mode=ro&immutable=1"
+        if not os.access(self.path.parent, os.W_OK):
             message = f"{self.name} was not closed, and nothing can be written beside it."
             raise EffaceError(message, "copy the folder to where you may write, and look there.")
-        return self._hold(self._open(f"file:{_quoted(self.path)}?mode=ro&immutable=1"))
+        return "mode=ro"
 
     def _open(self, uri: str) -> sqlite3.Connection:
         options: dict[str, Any] = {"timeout": PATIENCE, "isolation_level": None}
@@ -171,6 +180,9 @@ class SqliteDatabase(Database):
             raise EffaceError(message, "try again later.") from problem
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             message = f"{self.name} is damaged, or no database ({problem})."
+            raise LedgerError(message, "restore it from a copy.") from problem
+        if code in (None, sqlite3.SQLITE_ERROR) and isinstance(problem, sqlite3.OperationalError):
+            message = f"{self.name} does not hold what a ledger does ({problem})."
             raise LedgerError(message, "restore it from a copy.") from problem
         raise problem
 

@@ -18,7 +18,7 @@ import numpy as np
 from efface.errors import EffaceError
 from efface.guarantee.apriori import RequestHistory, StatePolicy
 from efface.guarantee.certificates import Certificate, ExactCertificate, Given
-from efface.guarantee.checks import Check
+from efface.guarantee.check import Check
 from efface.guarantee.promise import Guarantee
 from efface.parts.training_set import TrainingSet
 from efface.progress import Progress

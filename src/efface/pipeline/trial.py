@@ -36,10 +36,11 @@ from efface.workspace import Workspace
 
 MAY_DIFFER = {
     "lock": "it is empty",
-    "journal.jsonl": "times, and that there were requests",
+    "receipts/": "they speak about a request, too",
+    "private/signing.json": "where the key lies",
+    "ledger.sqlite": "times, and that there were requests",
     "CURRENT": "the release's number: how many requests there were",
     "certificates/": "they speak about a request",
-    "journal.head": "a digest of the journal",
     "private/N/manifest.json": "digests of the release's files, its number and certificate among them",
     "private/N/forgotten.json": "by what forgotten images are refused: hashes under the key",
     "private/key.json": "a random key",

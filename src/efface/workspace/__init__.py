@@ -7,9 +7,9 @@
     private/rows/                                  rows (compact), in files that releases share
     activations/                                   boundary activations (tangent)
     certificates/<n>.private.json <n>.public.json
-    lock pending.json journal.jsonl                see ``ledger.py``
+    ledger.sqlite lock                             what was asked for and how far it got: ``told.py``
 
-A request is intent → compute → new files → CURRENT → purge → done (``ledger.Milestone`` has every step).
+A request is intent → compute → new files → CURRENT → purge → done (``steps.Milestone`` has every step).
 Until CURRENT is replaced the old release stands and the request can be computed anew from the intent; after
 it, only deletions are left. So a kill at any point ends, when the workspace is next opened, in the state that
 an undisturbed run ends in.

@@ -15,9 +15,9 @@ from efface.workspace.disk import explaining_the_disk
 from efface.workspace.forgotten import KEY, Forgotten, new_key, save_key
 from efface.workspace.founding import clear_folder
 from efface.workspace.inventory import FOLDERS
-from efface.workspace.ledger import Action, Milestone, reach, sync_directory
 from efface.workspace.protocol import RequestProtocol
 from efface.workspace.published import Current, current
+from efface.workspace.steps import Action, Milestone, reach, sync_directory
 from efface.workspace.store import fill_cache, settings_of
 
 if TYPE_CHECKING:
@@ -51,10 +51,12 @@ def build(
     before = current(root)
     number = 1 if before is None else before.release + 1
     try:
-        store.inventory.journal.append(number, Action.TRAIN, Milestone.ACCEPTED)
+        store.inventory.ledger.append(number, Action.TRAIN, Milestone.ACCEPTED)
         reach(Milestone.ACCEPTED)
         _write(protocol, number, model, data, beginning)
-        store.inventory.journal.append(number, Action.TRAIN, Milestone.PREPARED)
+        store.inventory.ledger.append(
+            number, Action.TRAIN, Milestone.PREPARED, manifest=store.signature(number)
+        )
         reach(Milestone.PREPARED)
         protocol.switch(Current(number, number))
     except (Exception, KeyboardInterrupt):
@@ -65,7 +67,7 @@ def build(
     with explaining_the_disk("the new model is served.", "free some space, then resume."):
         store.drop()
         protocol.purge()
-        store.inventory.journal.append(number, Action.TRAIN, Milestone.DONE)
+        store.inventory.ledger.append(number, Action.TRAIN, Milestone.DONE)
         reach(Milestone.DONE)
 
 
@@ -120,4 +122,4 @@ def _abandon(protocol: RequestProtocol, number: int) -> None:
     else:
         protocol.tidy()
         return
-    store.inventory.journal.append(number, Action.TRAIN, Milestone.ABORTED)
+    store.inventory.ledger.append(number, Action.TRAIN, Milestone.ABORTED)

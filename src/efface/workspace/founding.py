@@ -13,12 +13,12 @@ from efface.workspace import superseded
 from efface.workspace.disk import remove
 from efface.workspace.forgotten import KEY
 from efface.workspace.inventory import BUCKET, CACHE
-from efface.workspace.ledger import Action, Journal, Milestone
 from efface.workspace.paths import ROWS
 from efface.workspace.published import CURRENT, current
+from efface.workspace.told import BESIDE, WorkspaceLedger
+from efface.workspace.told import NAME as LEDGER
 
 PROBE = 1 << 16  # bytes
-FIRST = b'{"action": "train", "number": 1, '  # how a journal begins
 EMPTY = frozenset({"lock"})  # made by whoever was about to work here
 
 
@@ -74,26 +74,20 @@ def check_writable(path: Path) -> None:
 
 
 def _is_half_made(path: Path) -> bool:
-    """A training that was cut short before anything was published: the journal comes first, and says so."""
-    journal = Journal(path / "journal.jsonl")
-    if not journal.path.is_file():
+    """A training that was cut short before anything was published: the ledger comes first, and says so."""
+    ledger = WorkspaceLedger(path, looks=lambda: True)
+    if not (ledger.path.is_file() or ledger.journal.exists()):
         return False
     try:
-        entries = journal.entries()
-    except EffaceError:
+        begun, told = ledger.is_of_training(), bool(ledger.entries())
+    except (EffaceError, OSError):
         return False
-    if not entries:  # its first line was cut short, and nothing else was written
-        names, data = {entry.name for entry in path.iterdir()}, journal.path.read_bytes()
-        begun = data.startswith(FIRST[: len(data)]) and len(data) < 1000 and b"\n" not in data
-        return names <= {*EMPTY, journal.path.name} and begun
-    finished = any(
-        entry.step is Milestone.DONE for entry in entries
-    )  # then CURRENT was lost: ask a person
-    return not finished and all(entry.action is Action.TRAIN for entry in entries)
+    names = {entry.name for entry in path.iterdir()}  # before the first row there is nothing else
+    return begun and (told or names <= {*EMPTY, LEDGER, *BESIDE})
 
 
 def clear_folder(path: Path) -> None:
-    """Delete what a training that was cut short has left; the journal stays, as do all other files."""
+    """Delete what a training that was cut short has left; the ledger stays, as do all other files."""
     for found in list(_made(path)):
         remove(found)
 

@@ -16,13 +16,14 @@ from efface.network.saved import is_digest
 from efface.parts.compact.kept_factor import NAME as FACTOR
 from efface.parts.compact.stored_rows import bucket_names as listed_buckets
 from efface.parts.training_set import ROWS as ROWS_INDEX
-from efface.workspace import superseded
+from efface.workspace import receipt_files, superseded
 from efface.workspace.forgotten import KEY, Forgotten, load_key
-from efface.workspace.ledger import Entry, Journal, Milestone
 from efface.workspace.manifest import NAME as MANIFEST
 from efface.workspace.manifest import Manifest
 from efface.workspace.paths import Paths
 from efface.workspace.published import CURRENT, Current, current
+from efface.workspace.steps import Entry, Milestone
+from efface.workspace.told import WorkspaceLedger
 
 if TYPE_CHECKING:
     from torch import nn
@@ -47,7 +48,7 @@ class Inventory:
     def __init__(self, path: Path | str, module: nn.Module | None = None) -> None:
         self.path, self.module = Path(path), module
         self.paths = Paths(self.path)
-        self.journal = Journal(self.path / "journal.jsonl")
+        self.ledger = WorkspaceLedger(self.path, lambda: self.only_looks)
         self.only_looks = False  # then nothing is written, not even to finish what was cut short
         self._settings: tuple[int, dict[str, Any]] | None = None
 
@@ -101,10 +102,9 @@ class Inventory:
         return Manifest.load(self.paths.private(self.number), self.key)
 
     def strays(self) -> list[Path]:
-        """What a finished request does not leave behind: intents, half-made and old files."""
+        """What a finished request does not leave behind: half-made and old files."""
         now = self.current
-        found = [self.paths.pending, self.paths.staging]
-        found += [self.path / f"{name}.tmp" for name in (CURRENT, "pending.json", "journal.head")]
+        found = [self.paths.staging, self.path / f"{CURRENT}.tmp", *self.ledger.strays()]
         for folder, number in (
             ("releases", now.release),
             ("private", now.release),
@@ -121,11 +121,13 @@ class Inventory:
             for number, path in superseded.numbered(self.paths.certificates)
             if superseded.is_left_over(number, path, now.release)
         ]
+        found += receipt_files.left_over(self.path / receipt_files.FOLDER, now.release)
         return sorted(path for path in found if path.exists() or path.is_symlink())
 
     def owned(self) -> set[str]:
         """The files of a settled workspace, by their paths below it; any other file is not its own."""
-        found = {CURRENT, "journal.jsonl", "journal.head", "lock", *self.manifest.files}
+        found = {CURRENT, "lock", *self.ledger.owned(), *self.manifest.files}
+        found |= receipt_files.owned(self.path / receipt_files.FOLDER)
         found.add(f"private/{self.number}/{MANIFEST}")
         if self.paths.warm.exists():
             found |= {"private/warm.json", f"private/{self.number}/{FACTOR}"}
@@ -135,25 +137,29 @@ class Inventory:
         return found
 
     def settled(self) -> bool:
-        """Whether no request is running or was cut short."""
-        entries = self.journal.entries()
-        ended = bool(entries) and entries[-1].step in (Milestone.DONE, Milestone.ABORTED)
+        """Whether no request is running or was cut short, and nothing is to be taken over."""
+        if self.ledger.is_earlier():
+            return False
+        entries = self.ledger.entries()
+        ended = bool(entries) and entries[-1].ended and self.ledger.pending() is None
         return ended and self._is_told(entries) and not self.strays()
 
     def _is_told(self, entries: Sequence[Entry]) -> bool:
-        """Whether the published release is in the journal, and no later one is finished."""
+        """Whether the published release is in the ledger, and no later one is finished."""
         told = {
             entry.number for entry in entries if entry.step in (Milestone.PREPARED, Milestone.DONE)
         }
         done = [entry.number for entry in entries if entry.step is Milestone.DONE]
         return self.number in told and max(done, default=0) <= self.number
 
-    def check_journal(self) -> None:
-        """LedgerError if journal and CURRENT do not belong together. Hold the lock."""
-        if not self._is_told(self.journal.entries()):
+    def check_ledger(self) -> None:
+        """LedgerError if ledger, manifest and CURRENT do not belong together. Hold the lock."""
+        noted = self.manifest.ledger
+        kept = () if noted is None or self.ledger.is_earlier() else (noted,)
+        if not self._is_told(self.ledger.entries(*kept)):
             raise LedgerError(
-                f"the journal says nothing of release {self.number}, which is published.",
-                "journal or CURRENT were changed: restore them from a copy.",
+                f"the ledger says nothing of release {self.number}, which is published.",
+                "ledger or CURRENT were changed: restore them from a copy.",
             )
 
     # --- rows and activations ---------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """The manifest of a release: the SHA-256 of everything that a workspace owns, signed with its key.
 
-Only what may be missing or longer without harm is not in it: the lock, the request in flight, and the
-journal, which has a chain and a head of its own.
+Only what may be missing or longer without harm is not in it: the lock, and the ledger, which has a chain and
+a head of its own. The head as it was when the release was made is here: nobody can write another chain.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import hashlib
 import hmac
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from efface import files
 from efface.errors import LedgerError
+from efface.ledger import Head
 from efface.workspace.disk import file_digest
 from efface.workspace.forgotten import keyed
 
@@ -25,19 +26,22 @@ NAME = "manifest.json"
 
 @dataclass(frozen=True)
 class Manifest:
-    """``files`` by their path below the workspace; ``activations`` is the digest of the retained rows."""
+    """``files`` by their path below the workspace; ``activations`` is the digest of the retained rows;
+    ``ledger`` the head of the ledger (before there was one: None)."""
 
     files: Mapping[str, str]
     activations: str | None = None
+    ledger: Head | None = None
 
     def _values(self) -> dict[str, Any]:
-        return {"files": dict(self.files), "activations": self.activations}
+        values: dict[str, Any] = {"files": dict(self.files), "activations": self.activations}
+        return values if self.ledger is None else {**values, "ledger": asdict(self.ledger)}
 
-    def _signature(self, key: bytes) -> str:
+    def signature(self, key: bytes) -> str:
         return keyed(key, json.dumps(self._values(), sort_keys=True))
 
     def save(self, folder: Path, key: bytes) -> None:
-        values = {"schema": SCHEMA, **self._values(), "hmac": self._signature(key)}
+        values = {"schema": SCHEMA, **self._values(), "hmac": self.signature(key)}
         files.write_json(folder / NAME, values, mode=files.PRIVATE)
 
     @classmethod
@@ -45,8 +49,10 @@ class Manifest:
         """LedgerError if it is not the one that was signed."""
         values = files.read_json(folder / NAME, SCHEMA)
         try:
-            found = cls({str(k): str(v) for k, v in values["files"].items()}, values["activations"])
-            same = hmac.compare_digest(found._signature(key), str(values["hmac"]))
+            listed = {str(k): str(v) for k, v in values["files"].items()}
+            head = None if values.get("ledger") is None else Head(**values["ledger"])
+            found = cls(listed, values["activations"], head)
+            same = hmac.compare_digest(found.signature(key), str(values["hmac"]))
         except (KeyError, TypeError, AttributeError) as problem:
             raise _changed(folder) from problem
         if not same:

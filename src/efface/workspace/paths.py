@@ -47,10 +47,5 @@ class Paths:
         return self.root / "activations"
 
     @property
-    def pending(self) -> Path:
-        """The request in flight, if there is one."""
-        return self.root / "pending.json"
-
-    @property
     def lock(self) -> Path:
         return self.root / "lock"

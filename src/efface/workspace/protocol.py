@@ -1,28 +1,32 @@
 """The protocol: a request in steps, such that a kill between any two of them is no harm.
 
-Intent → compute → new files → CURRENT → purge → done; ``ledger.Milestone`` has every step. Until CURRENT is
+Intent → compute → new files → CURRENT → purge → done; ``steps.Milestone`` has every step. Until CURRENT is
 replaced the request can be computed anew from the intent; after it, only deletions are left.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
 
 from efface import files
-from efface.errors import EffaceError, Interrupted
+from efface.errors import EffaceError, Interrupted, RequestError
 from efface.guarantee.certificates import Certificate
 from efface.progress import Progress
 from efface.workspace import superseded
 from efface.workspace.disk import explaining_the_disk, is_disk, is_full, remove, told
-from efface.workspace.ledger import Action, Intent, Milestone, reach, sync_directory
+from efface.workspace.forgotten import keyed
 from efface.workspace.published import CURRENT, SCHEMA, Current
+from efface.workspace.signing import Signing
+from efface.workspace.steps import Action, Intent, Milestone, reach, sync_directory
 from efface.workspace.store import Store
 
 if TYPE_CHECKING:
@@ -40,6 +44,7 @@ class Result:
     certificate: Certificate | None
     seconds: float
     notes: tuple[str, ...] = ()  # worth a look: names that look like the one that was given
+    receipt: Path | None = None  # where it lies, if the workspace has a key
 
 
 class RequestProtocol:
@@ -47,13 +52,21 @@ class RequestProtocol:
 
     def __init__(self, store: Store) -> None:
         self.store, self.inventory, self.paths = store, store.inventory, store.paths
+        self.signing, self.note = Signing(store), ""
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Nobody else changes the workspace."""
+        with files.locked(self.paths.lock):
+            self.inventory.only_looks = False
+            with self.inventory.ledger.held():
+                yield
 
     @contextmanager
     def working(self) -> Iterator[None]:
         """Alone in the workspace, nothing left unfinished."""
-        with files.locked(self.paths.lock):
+        with self.alone():
             reach(Milestone.LOCKED)
-            self.inventory.only_looks = False
             self.recover(None)
             with self.store.holding():
                 yield
@@ -62,9 +75,8 @@ class RequestProtocol:
         """From the saved intent on, the request will be carried out, by this process or another."""
         try:
             with explaining_the_disk("nothing was changed.", "free some space, ask again."):
-                intent.save(self.paths.pending)
-                reach(Milestone.INTENT)
-                self._mark(intent, Milestone.ACCEPTED)
+                self.inventory.ledger.accept(intent, **self._asked(intent))
+                reach(Milestone.ACCEPTED)
         except EffaceError as problem:
             self._call_off(intent, problem)
             raise
@@ -91,8 +103,11 @@ class RequestProtocol:
         except KeyboardInterrupt as problem:
             raise self._interrupted(intent) from problem
         seconds = time.monotonic() - start
-        certificate = self.store.certificate
-        return Result(intent.action, intent.number, len(intent.digests), certificate, seconds)
+        certificate, notes = self.store.certificate, (self.note,) if self.note else ()
+        return Result(
+            *(intent.action, intent.number, len(intent.digests), certificate, seconds, notes),
+            receipt=self.signing.receipt(),
+        )
 
     def _prepare(self, intent: Intent, progress: Progress | None) -> None:
         """Compute the new release and write all of it; on an error the request is called off."""
@@ -108,7 +123,14 @@ class RequestProtocol:
             if not is_disk(problem):
                 self._call_off(intent, problem)
             raise
-        self._mark(intent, Milestone.PREPARED)
+        self._mark(intent, Milestone.PREPARED, manifest=self.store.signature(intent.number))
+
+    def _asked(self, intent: Intent) -> dict[str, str]:
+        """What is kept for ever of the request itself: a keyed hash."""
+        if intent.request is None:
+            return {}
+        text = json.dumps(intent.request.to_dict(), sort_keys=True)
+        return {"request": keyed(self.inventory.key, text)}
 
     def _compute(
         self, intent: Intent, progress: Progress | None
@@ -133,7 +155,7 @@ class RequestProtocol:
             self.store.drop_guarantee()
         else:
             self.store.save_guarantee(intent.guarantee)
-        self._clear(intent)
+        self._end(intent, manifest=self.store.signature(self.inventory.number))
 
     def switch(self, to: Current) -> None:
         """Publish: readers see the release before, or this one."""
@@ -145,20 +167,38 @@ class RequestProtocol:
     def _finish(self, intent: Intent) -> None:
         """After the switch: record it, delete what is older, and the intent last."""
         number = intent.number
-        seen = {(entry.number, entry.step) for entry in self.inventory.journal.entries()}
+        seen = {(entry.number, entry.step) for entry in self.inventory.ledger.entries()}
         if (number, Milestone.PUBLISHED) not in seen:
             self._mark(intent, Milestone.PUBLISHED)
         self.purge()
         self.store.renew_factor()
         reach(Milestone.FACTOR_KEPT)
         self._mark(intent, Milestone.PURGED)
-        self._clear(intent)
+        receipt, self.note = self.signing.write(intent.references)
+        reach(Milestone.RECEIPT)
+        self._end(intent, receipt)
 
-    def _clear(self, intent: Intent) -> None:
-        (self.paths.pending).unlink()
-        sync_directory(self.paths.root)
-        reach(Milestone.CLEARED)
-        self._mark(intent, Milestone.DONE)
+    def sign(self, key: Path | None = None) -> Path:
+        """The receipt of the published release; signed now, if it was not when the release was made.
+
+        ``key`` is used from now on; else the one that the workspace has.
+        """
+        with self.working():
+            if key is not None:
+                self.signing.use(key)
+            if self.inventory.number not in self.signing.told():
+                values, note = self.signing.write()
+                if values is None:
+                    fix = "`efface keys new FILE`, then give --key FILE."
+                    raise RequestError(note or "this model has no key to sign receipts with.", fix)
+                self.inventory.ledger.receipt(values)
+        return self.signing.folder / f"{self.inventory.number}.json"
+
+    def _end(self, intent: Intent, receipt: dict[str, Any] | None = None, **more: str) -> None:
+        self.inventory.ledger.end(intent.number, intent.action, Milestone.DONE, receipt, **more)
+        reach(Milestone.DONE)
+        self.inventory.ledger.scrub()
+        reach(Milestone.SCRUBBED)
 
     def purge(self) -> None:
         """Delete whatever the published release does not need. Files that readers may have open are
@@ -176,6 +216,7 @@ class RequestProtocol:
             reach(step)
         superseded.supersede(self.paths.certificates, now.release)
         sync_directory(self.paths.certificates)
+        self.signing.supersede()
         reach(Milestone.OLD_CERTIFICATES_GONE)
         remove(self.paths.staging)
         self._purge_rows()
@@ -190,33 +231,39 @@ class RequestProtocol:
             cache.purge(sorted(cache.digests - set(self.store.data.digests)))
 
     def recover(self, progress: Progress | None) -> Result | None:
-        if self.inventory.settled():
-            return None
         fix = "free some space, then try again."
         with explaining_the_disk("what was cut short is not put right yet.", fix):
-            self.inventory.journal.repair()
-            self.inventory.check_journal()
-            intent = Intent.load(self.paths.pending)
+            if self.inventory.settled():
+                return None
+            self.inventory.ledger.take_over()
+            self.inventory.check_ledger()
+            intent = self.inventory.ledger.pending()
             if intent is None:
                 self.tidy()
                 return None
         return self._carry_out(intent, progress)
 
     def tidy(self) -> None:
-        """Back to the published release: no intent, no half-made files, the journal's last word said."""
-        (self.paths.pending).unlink(missing_ok=True)
+        """Back to the published release: no intent, no half-made files, the ledger's last word said."""
+        ledger = self.inventory.ledger
+        entries = ledger.entries()
+        last = entries[-1] if entries and not entries[-1].ended else None
+        published = (
+            last is not None
+            and last.step in (Milestone.PREPARED, Milestone.PURGED)
+            and last.number == self.inventory.number
+        )
+        if last is not None and not published:
+            planned = last.action is Action.PLAN  # it may have got as far as the files
+            more = {"manifest": self.store.signature(last.number)} if planned else {}
+            ledger.end(last.number, last.action, Milestone.ABORTED, None, **more)
         self.purge()
         for path in self.inventory.strays():
-            remove(path)
-        entries = self.inventory.journal.entries()
-        last = entries[-1] if entries else None
-        if last is not None and last.step not in (Milestone.DONE, Milestone.ABORTED):
-            published = (
-                last.step in (Milestone.PREPARED, Milestone.PURGED)
-                and last.number == self.inventory.number
-            )
-            ended = Milestone.DONE if published else Milestone.ABORTED
-            self.inventory.journal.append(last.number, last.action, ended)
+            if path not in ledger.strays():
+                remove(path)
+        if last is not None and published:
+            ledger.end(last.number, last.action, Milestone.DONE)
+        ledger.scrub()
 
     def _call_off(self, intent: Intent, problem: Exception) -> None:
         """Undo a request that cannot be carried out. If not even that can be done, it is kept."""
@@ -240,7 +287,7 @@ class RequestProtocol:
         return EffaceError(f"{told(problem)}; {state}", self._advice(first))
 
     def _interrupted(self, intent: Intent) -> Interrupted:
-        if not (self.paths.pending).exists():
+        if self.inventory.ledger.pending() is None:
             return Interrupted("interrupted; nothing was changed.", "ask again.")
         if self.is_published(intent):
             message = "interrupted; the new release is served, but not all old files are deleted."
@@ -259,6 +306,6 @@ class RequestProtocol:
     def is_published(self, intent: Intent) -> bool:
         return intent.action is not Action.PLAN and self.inventory.number >= intent.number
 
-    def _mark(self, intent: Intent, step: Milestone) -> None:
-        self.inventory.journal.append(intent.number, intent.action, step)
+    def _mark(self, intent: Intent, step: Milestone, **more: str) -> None:
+        self.inventory.ledger.append(intent.number, intent.action, step, **more)
         reach(step)

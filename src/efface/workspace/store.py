@@ -35,11 +35,11 @@ from efface.workspace import superseded
 from efface.workspace.disk import remove
 from efface.workspace.forgotten import KEY, Forgotten
 from efface.workspace.inventory import SCHEMA, Inventory
-from efface.workspace.ledger import Milestone, reach, sync_directory
 from efface.workspace.manifest import NAME as MANIFEST
 from efface.workspace.manifest import Manifest, digests_of
 from efface.workspace.paths import ROWS
 from efface.workspace.published import current, load
+from efface.workspace.steps import Milestone, reach, sync_directory
 from efface.workspace.stored_certificate import certificate_of
 from efface.workspace.superseded import CERTIFICATE_SCHEMA
 
@@ -304,7 +304,7 @@ class Store:
                 self.paths.private(number), settings["classes"], self.paths.buckets
             )
             rows = cache.digest_of(kept.digests)
-        Manifest(listed, rows).save(self.paths.private(number), key)
+        Manifest(listed, rows, self.inventory.ledger.head()).save(self.paths.private(number), key)
 
     def stage(self, part: TrainingSet) -> None:
         folder = self.paths.staging
@@ -324,14 +324,18 @@ class Store:
             part = replace(part, activations=tensors["activations"])
         return part
 
+    def signature(self, number: int) -> str:
+        """Of the manifest, and so a keyed hash of all files of a release."""
+        key = self.inventory.key
+        return Manifest.load(self.paths.private(number), key).signature(key)
+
     def save_guarantee(self, guarantee: Guarantee) -> None:
         """Replace the guarantee, and its digest in the manifest; all other digests stay what they are."""
         kept, key, core = self.inventory.manifest, self.inventory.key, self.inventory.current.core
         self.write_guarantee(core, guarantee)
         new = digests_of(self.paths.root, [self.paths.core(core) / "guarantee.json"])
-        Manifest({**kept.files, **new}, kept.activations).save(
-            self.paths.private(self.inventory.number), key
-        )
+        manifest = Manifest({**kept.files, **new}, kept.activations, self.inventory.ledger.head())
+        manifest.save(self.paths.private(self.inventory.number), key)
         sync_directory(self.paths.private(self.inventory.number))
 
     def drop_guarantee(self) -> None:
@@ -342,7 +346,8 @@ class Store:
         name = path.relative_to(self.paths.root).as_posix()
         left = {listed: digest for listed, digest in kept.files.items() if listed != name}
         private = self.paths.private(self.inventory.number)
-        Manifest(left, kept.activations).save(private, self.inventory.key)
+        head = self.inventory.ledger.head()
+        Manifest(left, kept.activations, head).save(private, self.inventory.key)
         sync_directory(private)
 
     def write_guarantee(self, core: int, guarantee: Guarantee) -> None:

@@ -1,9 +1,9 @@
-"""Verification: a workspace checked against its certificate, its journal and itself."""
+"""Verification: a workspace checked against its certificate, its ledger and itself."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -18,10 +18,11 @@ from efface.guarantee.certificates import (
     ExactCertificate,
     ShiftCertificate,
 )
-from efface.guarantee.checks import Check
+from efface.guarantee.check import Check
 from efface.model.mixed_linear import MixedLinear
+from efface.receipts.receipt import WHOLE
 from efface.workspace import Workspace
-from efface.workspace.ledger import Action, Milestone
+from efface.workspace.steps import Action, Milestone
 from efface.workspace.superseded import CERTIFICATE_SCHEMA
 
 
@@ -34,12 +35,13 @@ def all_checks(
 ) -> Iterator[Check]:
     """The checks, one after the other, with no request running in between. Nothing is changed.
 
-    A file that cannot be read as what it should be raises FormatError, a journal LedgerError.
+    A file that cannot be read as what it should be raises FormatError, a ledger LedgerError.
     """
     with locked(workspace.path / "lock"):
-        workspace.inventory.check_journal()
+        workspace.inventory.check_ledger()
         yield _files(workspace)
-        yield _journal(workspace)
+        yield _ledger(workspace)
+        yield from _receipts(workspace)
         yield _leftovers(workspace)
         model = workspace.model()
         yield _core(workspace, model)
@@ -75,18 +77,48 @@ def _leftovers(workspace: Workspace) -> Check:
     if workspace.inventory.cache is not None and not workspace.inventory.cache.is_tidy():
         found.append("rows of no record in activations")
     detail = ", ".join(found) or "none"
-    if "pending.json" in found:
+    if workspace.inventory.ledger.pending() is not None:
+        found.append("the request in flight")
         advice = f"`efface resume {workspace.path}` or `efface cancel {workspace.path}`"
         detail = f"an unfinished request ({advice}): {detail}"
     return Check("no leftovers", not found, detail)
 
 
-def _journal(workspace: Workspace) -> Check:
-    entries = workspace.inventory.journal.entries()
+def _ledger(workspace: Workspace) -> Check:
+    """Its last word is about the published release, and about the files that the release has."""
+    ledger = workspace.inventory.ledger
+    entries = ledger.entries()
     done = [entry.number for entry in entries if entry.step is Milestone.DONE]
-    ok = bool(done) and done[-1] == workspace.number
     last = f"the last finished is {done[-1]}" if done else "none is finished"
-    return Check("journal", ok, f"{len(entries)} lines; {last}, {workspace.number} is published")
+    detail = f"{len(entries)} steps; {last}, {workspace.number} is published"
+    told = [row.values for row in ledger.rows() if "manifest" in row.values]
+    ours = [values["manifest"] for values in told if values["number"] == workspace.number]
+    same = ours[-1:] in ([], [workspace.store.signature(workspace.number)])
+    ok = bool(done) and done[-1] == workspace.number and same
+    return Check("ledger", ok, detail if same else f"{detail}; its files are not the ledger's")
+
+
+def _receipts(workspace: Workspace) -> Iterator[Check]:
+    """Those that the ledger knows are there, as they were written; signatures: ``efface verify RECEIPT``."""
+    signing = workspace.protocol.signing
+    if told := signing.told():
+        wrong = ", ".join(signing.wrong())
+        yield Check(
+            "receipts", not wrong, f"changed or missing: {wrong}" if wrong else f"{len(told)}"
+        )
+
+
+def receipt_check(workspace: Workspace, release: int, subjects: Mapping[str, str]) -> Check:
+    """Whether a receipt is about what is published here; its signature was checked before."""
+    if release != workspace.number:
+        there = f"it is about release {release}, and {workspace.number} is published"
+        return Check("receipt and model", None, f"{there}: digests of earlier ones are not kept")
+    found = workspace.protocol.signing.subjects()
+    other = sorted(name for name, digest in subjects.items() if found.get(name, digest) != digest)
+    missing = sorted(set(found) - set(subjects) - {WHOLE}) if WHOLE not in subjects else []
+    wrong = ", ".join((*other, *missing))
+    detail = f"{len(subjects)} digests" if not wrong else f"other digests: {wrong}"
+    return Check("receipt and model", not wrong, detail)
 
 
 def _core(workspace: Workspace, model: MixedLinear) -> Check:
@@ -131,7 +163,7 @@ def _unchecked(certificate: Certificate) -> bool:
 
 def _made_by_forgetting(workspace: Workspace) -> bool:
     actions = {
-        e.action for e in workspace.inventory.journal.entries() if e.number == workspace.number
+        e.action for e in workspace.inventory.ledger.entries() if e.number == workspace.number
     }
     return Action.FORGET in actions
 

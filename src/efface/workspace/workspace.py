@@ -27,9 +27,9 @@ from efface.workspace.building import Beginning, build
 from efface.workspace.disk import explaining_the_disk
 from efface.workspace.founding import check_folder
 from efface.workspace.inventory import Inventory
-from efface.workspace.ledger import Action, Intent, Milestone, reach
 from efface.workspace.protocol import RequestProtocol, Result
 from efface.workspace.published import current, load
+from efface.workspace.steps import Action, Intent, Milestone, reach
 from efface.workspace.store import Store
 
 if TYPE_CHECKING:
@@ -73,8 +73,9 @@ class Workspace:
         workspace = cls(path, module)
         _ = workspace.inventory.current  # an error if it is none
         workspace.inventory.only_looks = not recover
-        if recover and not workspace.inventory.settled():
-            workspace.resume()
+        with explaining_the_disk("the ledger cannot be read.", "free some space, then try again."):
+            if recover and not workspace.inventory.settled():
+                workspace.resume()
         return workspace
 
     @classmethod
@@ -104,10 +105,10 @@ class Workspace:
         data = model.complete(require_training_data(model.data))
         data = replace(data, looks=data.looks or looks_of(data.records))
         files.make_folder(self.path, files.PUBLIC_FOLDER)
-        with files.locked(self.store.paths.lock):
+        with files.locked(self.store.paths.lock), self.inventory.ledger.held():
             check_folder(self.path, overwrite=overwrite)
             if current(self.path) is None:
-                self.inventory.journal.repair()
+                self.inventory.ledger.take_over()
             else:
                 self.protocol.recover(None)
             if instead_of is not None and self.number != instead_of:
@@ -186,6 +187,7 @@ class Workspace:
         procedure: ProcedureChoice | None = None,
         user_part_only: bool = False,
         tell: Callable[[str], None] = lambda text: None,
+        references: tuple[str, ...] = (),
         progress: Progress | None = None,
         **whom: Unpack[Whom],
     ) -> Result:
@@ -198,7 +200,7 @@ class Workspace:
         An error before the release is published changes nothing. Once the intent is on disk a crash
         does not lose the request: opening the workspace finishes it. ``guarantee`` takes the place of
         the planned one for this request; ``procedure`` says how to get there (tangent), and ``tell`` hears,
-        before work starts, what is known about that.
+        before work starts, what is known about that. ``references``: digests of the request, for the receipt.
         """
         request = Request.one(request, whom)
         with self.protocol.working():
@@ -215,8 +217,9 @@ class Workspace:
             number = self.inventory.number + 1
             notes += self.core_index.still_known(request)
             intent = Intent(number, Action.FORGET, gone.digests, request, guarantee)
-            intent = replace(intent, procedure=procedure)
-            return replace(self.protocol.accept(intent, progress), notes=notes)
+            intent = replace(intent, procedure=procedure, references=references)
+            result = self.protocol.accept(intent, progress)
+            return replace(result, notes=(*notes, *result.notes))
 
     def _foretell(
         self, gone: Records, procedure: ProcedureChoice, tell: Callable[[str], None]
@@ -315,22 +318,19 @@ class Workspace:
 
     def resume(self, progress: Progress | None = None) -> Result | None:
         """Finish what was cut short; None if there was no request in flight."""
-        with files.locked(self.store.paths.lock):
-            self.inventory.only_looks = False
+        with self.protocol.alone():
             return self.protocol.recover(progress)
 
     def cancel(self) -> Intent | None:
         """Call off the request that was cut short, if it is not published yet; None if there is none."""
-        with files.locked(self.store.paths.lock):
-            self.inventory.only_looks = False
-            self.inventory.journal.repair()
-            intent = Intent.load(self.store.paths.pending)
+        with self.protocol.alone(), explaining_the_disk("it is kept.", "free some space, retry."):
+            self.inventory.ledger.take_over()
+            intent = self.inventory.ledger.pending()
             if intent is not None and self.protocol.is_published(intent):
                 fix = f"run `efface resume {self.path}`: only deletions are left."
                 raise RequestError(f"release {intent.number} is published already.", fix)
             if not self.inventory.settled():
-                with explaining_the_disk("the request is kept.", "free some space, try again."):
-                    self.protocol.tidy()
+                self.protocol.tidy()
         return intent
 
     # --- checks before anything is touched --------------------------------------------------------

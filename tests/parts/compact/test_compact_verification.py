@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from efface.guarantee.certificates import ExactCertificate
-from efface.guarantee.checks import Check
+from efface.guarantee.check import Check
 from efface.parts.compact.verification import Snapshot, compare
 
 THETA = np.array([[0.5, -1.0], [0.25, 3.0]], dtype=np.float32)

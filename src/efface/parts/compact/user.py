@@ -17,7 +17,7 @@ from torch import Tensor
 
 from efface.guarantee.apriori import StatePolicy
 from efface.guarantee.certificates import Certificate, ExactCertificate
-from efface.guarantee.checks import Check
+from efface.guarantee.check import Check
 from efface.guarantee.promise import Guarantee
 from efface.linear.solution import Solution, Status
 from efface.network.activations import ActivationCache, Activations

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from efface.guarantee.certificates import Certificate, ExactCertificate
-from efface.guarantee.checks import Check, noise_check
+from efface.guarantee.check import Check
+from efface.guarantee.checks import noise_check
 
 # Weights without a proof, or of an earlier version in float64, may differ by float32's rounding from those
 # solved on another machine from the same sums.

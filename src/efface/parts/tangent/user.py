@@ -22,7 +22,7 @@ from efface.digests import tensors_digest
 from efface.errors import EffaceError, FormatError
 from efface.guarantee.apriori import StatePolicy
 from efface.guarantee.certificates import Certificate
-from efface.guarantee.checks import Check
+from efface.guarantee.check import Check
 from efface.guarantee.promise import Guarantee, sigma_for
 from efface.linear.operator import TangentOperator
 from efface.linear.scales import mean_jacobian_square

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from efface.guarantee import bounds
 from efface.guarantee.certificates import Certificate, ShiftCertificate
-from efface.guarantee.checks import Check, noise_check
+from efface.guarantee.check import Check
+from efface.guarantee.checks import noise_check
 from efface.parts.tangent.forgetting import SolvedForgetting
 from efface.parts.tangent.problem import RidgeProblem
 from efface.parts.tangent.rounding import measured_gradient

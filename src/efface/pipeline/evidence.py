@@ -1,0 +1,95 @@
+"""Evidence: receipts, certificate, ledger, keys and a page in plain words, in one archive for a stranger.
+
+Times in the archive are fixed, names are sorted: the same workspace gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from dataclasses import asdict
+from pathlib import Path
+
+from efface import files
+from efface.errors import EffaceError
+from efface.receipts.keys import mended
+from efface.receipts.receipt import Receipt, opened
+from efface.report.evidence import page
+from efface.workspace import Workspace
+from efface.workspace.receipt_files import numbered
+
+LARGEST = 1 << 28  # bytes of a result of an audit
+WHEN = (1980, 1, 1, 0, 0, 0)
+
+
+def pack(
+    workspace: Workspace, out: Path, *, key: Path | None = None, audits: tuple[Path, ...] = ()
+) -> list[str]:
+    """Write the archive; returns the names of what is in it. The release is signed first, if it is not."""
+    if out.exists() and (out.is_dir() or not zipfile.is_zipfile(out)):
+        raise EffaceError(f"{out} is there, and no archive.", "choose another --out.")
+    receipt_path = workspace.protocol.sign(key)
+    signing = workspace.protocol.signing
+    named = signing.key_path
+    assert named is not None  # it has just signed
+    ring = mended(named).ring
+    receipt = opened(receipt_path.read_bytes(), ring)
+    found = {
+        "keys.pub": ring.to_bytes(),
+        "ledger.jsonl": _ledger(workspace),
+        "CHECK.txt": _commands(receipt).encode(),
+        **_receipts(workspace),
+        **_certificate(workspace),
+        **_audits(audits),
+    }
+    found["START.html"] = page(receipt, ring, sorted(found)).render().encode()
+    _write(out, found)
+    return sorted(found)
+
+
+def _receipts(workspace: Workspace) -> dict[str, bytes]:
+    """Of the published release the whole one, of earlier ones what was kept."""
+    listed = numbered(workspace.protocol.signing.folder)
+    return {f"receipts/{p.name}": p.read_bytes() for _, p in listed if p.stem.isdigit()}
+
+
+def _certificate(workspace: Workspace) -> dict[str, bytes]:
+    path = workspace.path / "certificates" / f"{workspace.number}.public.json"
+    return {f"certificate-{workspace.number}.json": path.read_bytes()} if path.is_file() else {}
+
+
+def _ledger(workspace: Workspace) -> bytes:
+    rows = workspace.inventory.ledger.rows()
+    return "".join(f"{json.dumps(asdict(row), sort_keys=True)}\n" for row in rows).encode()
+
+
+def _audits(paths: tuple[Path, ...]) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+    for path in paths:
+        if not path.is_file() or path.stat().st_size > LARGEST:
+            raise EffaceError(f"{path} is no result of an audit.", "give a file that efface wrote.")
+        found[f"audit/{path.name}"] = path.read_bytes()
+    return found
+
+
+def _commands(receipt: Receipt) -> str:
+    name = f"receipts/{receipt.release}.json"
+    return (
+        "In this folder, with efface installed (no model, no images, no network):\n\n"
+        f"    efface verify {name} --key keys.pub --ledger ledger.jsonl\n\n"
+        "`efface keys show keys.pub` prints the key id: compare it with the operator's.\n\n"
+        "With the model's folder and the images of whoever is left, on any machine:\n\n"
+        f"    efface verify {name} --key keys.pub --workspace MODEL --retrain --from-images IMAGES\n"
+    )
+
+
+def _write(out: Path, found: dict[str, bytes]) -> None:
+    """Beside, then renamed."""
+    memory = io.BytesIO()
+    with zipfile.ZipFile(memory, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in sorted(found):
+            entry = zipfile.ZipInfo(name, WHEN)
+            entry.external_attr = 0o644 << 16
+            archive.writestr(entry, found[name], zipfile.ZIP_DEFLATED)
+    files.write_bytes(out, memory.getvalue(), files.PUBLIC)

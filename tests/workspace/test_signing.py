@@ -1,0 +1,165 @@
+"""Receipts of a workspace: one for each request, nothing that must not stay, and no kill loses one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.processes import kill
+from tests.shell import efface
+from tests.workspaces import NEW, OWNER, assert_checks, contents
+
+from efface.errors import RequestError
+from efface.receipts import keys
+from efface.receipts.check import checks
+from efface.receipts.receipt import WHOLE, opened
+from efface.workspace import Workspace
+from efface.workspace.scan import scan
+from efface.workspace.steps import Milestone
+from efface.workspace.verify import all_checks
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    keys.make(tmp_path / "signing.key")
+    return tmp_path / "signing.key"
+
+
+@pytest.fixture
+def signing(path: Path, key: Path) -> Workspace:
+    workspace = Workspace.open(path)
+    workspace.protocol.signing.use(key)
+    return workspace
+
+
+def failed(path: Path, key: Path, number: int) -> list[str]:
+    """What a stranger finds wrong with a receipt."""
+    ring, ledger = keys.public_path(key), path / "ledger.sqlite"
+    return [c.name for c in checks(path / f"receipts/{number}.json", ring, ledger) if not c.ok]
+
+
+def test_every_request_has_a_receipt(signing: Workspace, key: Path, kind: str) -> None:
+    path, reference = signing.path, "ab" * 32
+    first = signing.forget(owner=OWNER, references=(reference,))
+    assert first.receipt == path / "receipts/2.json"
+    assert failed(path, key, 2) == []
+    whole = first.receipt.read_bytes()
+    receipt = opened(whole, keys.mended(key).ring)
+    assert receipt.action == "forget"
+    assert reference in receipt.request
+    assert receipt.subjects == {**receipt.subjects, **signing.protocol.signing.subjects()}
+    assert {"core", "classes", "releases/2/user.safetensors"} <= set(receipt.subjects)
+    assert receipt.arithmetic == ("integer" if kind == "compact" else "float64")
+    assert receipt.not_covered
+    assert scan(path, owners=[OWNER]).clean
+    signing.add(NEW)
+    signing.forget(ids="image-1-0")
+    assert [failed(path, key, n) for n in (2, 3, 4)] == [[], [], []]
+    assert_checks(path)
+    assert sorted(p.name for p in (path / "receipts").iterdir()) == [
+        *("2.json", "3.json", "4.json", "4.kept.json"),
+    ]
+
+
+def test_receipts_name_nobody(signing: Workspace) -> None:
+    signing.forget(owner=OWNER)
+    found = b"".join(data for n, data in contents(signing.path).items() if "receipts/" in n)
+    text = found.decode() + json.dumps([opened_payload(found)])
+    for name in (OWNER, "image-1", "cohort"):
+        assert name not in text
+
+
+def opened_payload(data: bytes) -> list[str]:
+    import base64
+
+    return [base64.b64decode(json.loads(line)["payload"]).decode() for line in data.splitlines()]
+
+
+def test_a_receipt_that_was_superseded_tells_less(signing: Workspace, key: Path) -> None:
+    """The digests of its sums and weights would let whoever has a record try out its label."""
+    path = signing.path
+    before = signing.forget(ids="image-1-0").receipt
+    assert before is not None
+    whole = opened(before.read_bytes(), keys.mended(key).ring)
+    telling = [d for n, d in whole.subjects.items() if n not in ("core", "classes")]
+    signing.forget(owner=OWNER)
+    everything = b"".join(contents(path).values()).decode(errors="replace")
+    everything += "".join(opened_payload((path / "receipts/2.json").read_bytes()))
+    assert not [d for d in telling if d in everything]
+    left = opened((path / "receipts/2.json").read_bytes(), keys.mended(key).ring)
+    assert set(left.subjects) == {"core", "classes", WHOLE}
+    assert left.certificate is None or left.certificate["superseded"] is True
+
+
+@pytest.mark.parametrize(
+    "step",
+    [Milestone.PURGED, Milestone.RECEIPT, Milestone.DONE, Milestone.OLD_CERTIFICATES_GONE],
+)
+def test_a_kill_loses_no_receipt(signing: Workspace, key: Path, step: Milestone) -> None:
+    signing.forget(ids="image-1-0")
+    kill(signing.path, "forget", step)
+    Workspace.open(signing.path)
+    assert [failed(signing.path, key, n) for n in (2, 3)] == [[], []]
+    assert_checks(signing.path)
+
+
+def test_a_key_that_is_gone_does_not_stop_a_request(signing: Workspace, key: Path) -> None:
+    key.rename(key.with_name("elsewhere"))
+    result = signing.forget(owner=OWNER)
+    assert result.receipt is None
+    assert "no receipt was signed" in " ".join(result.notes)
+    assert_checks(signing.path)
+    key.with_name("elsewhere").rename(key)
+    assert signing.protocol.sign() == signing.path / "receipts/2.json"
+    assert failed(signing.path, key, 2) == []
+    assert_checks(signing.path)
+
+
+def test_no_key_no_receipt(path: Path) -> None:
+    workspace = Workspace.open(path)
+    assert workspace.forget(owner=OWNER).receipt is None
+    assert not (path / "receipts").exists()
+    with pytest.raises(RequestError, match="no key"):
+        workspace.protocol.sign()
+
+
+def test_changed_and_missing_receipts_are_noticed(signing: Workspace) -> None:
+    path = signing.path
+    signing.forget(ids="image-1-0")
+    signing.forget(owner=OWNER)
+    for name in ("2.json", "3.json", "3.kept.json"):
+        file = path / "receipts" / name
+        data = file.read_bytes()
+        for other in (data[:-2], data.replace(b"A", b"B", 1), None):
+            file.unlink() if other is None else file.write_bytes(other)
+            found = [c.name for c in all_checks(Workspace.open(path, recover=False)) if not c.ok]
+            assert found == ["receipts"]
+            file.write_bytes(data)
+    assert_checks(path)
+
+
+def test_the_command_line(signing: Workspace, key: Path, tmp_path: Path) -> None:
+    path, pub = signing.path, keys.public_path(key)
+    shown = efface("forget", path, "--owner", OWNER).stdout
+    assert "signed receipt" in shown
+    receipt = path / "receipts/2.json"
+    good = efface("verify", receipt, "--key", pub, "--ledger", path / "ledger.sqlite")
+    assert good.exit_code == 0
+    assert "everything checks" in good.stdout
+    assert "not covered" in good.stdout
+    assert efface("verify", receipt, "--key", pub, "--workspace", path, "--retrain").exit_code == 0
+    assert efface("verify", receipt).exit_code == 2
+    assert efface("verify", receipt, "--key", pub, "--retrain").exit_code == 2
+    changed = tmp_path / "changed.json"
+    changed.write_bytes(receipt.read_bytes().replace(b"A", b"B", 1))
+    assert efface("verify", changed, "--key", pub).exit_code == 4
+    stranger = tmp_path / "stranger.key"
+    assert efface("keys", "new", stranger).exit_code == 0
+    bad = efface("verify", receipt, "--key", keys.public_path(stranger))
+    assert bad.exit_code == 4
+    assert "unknown" in bad.stderr
+    efface("forget", path, "--id", "image-1-0")
+    old = efface("verify", receipt, "--key", pub, "--workspace", path)
+    assert old.exit_code == 0
+    assert "release 2, and 3 is published" in " ".join(old.stdout.split())
