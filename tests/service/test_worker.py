@@ -255,7 +255,7 @@ def test_done_waits_for_servers_to_have_the_release(office: Office, worker: Work
     office.served._tell()
     ask(office, OWNER)
     worker.step()
-    assert lagging(office.place.ledger, 2) == 1
+    assert lagging(office.place.ledger, 2, time.time()) == 1
     [ticket] = all_in(worker, State.HOOKS)
     assert ticket.problem == ""
     office.served.refresh()
@@ -266,7 +266,29 @@ def test_done_waits_for_servers_to_have_the_release(office: Office, worker: Work
 
 def test_a_server_that_was_killed_is_not_waited_for(office: Office, worker: Worker) -> None:
     office.served._tell()
-    assert lagging(office.place.ledger, 2, now=time.time() + 60) == 0
+    published = time.time() + 100  # long after it was heard of last
+    ledger = office.place.ledger
+    assert lagging(ledger, 2, published, now=published + 1) == 1  # it may be loading
+    assert lagging(ledger, 2, published, now=published + 60) == 0
+
+
+def test_a_worker_with_nothing_to_do_writes_nothing(office: Office, worker: Worker) -> None:
+    """So that the ledger is at rest, and `efface verify` finds it so, while the service runs."""
+    worker.step()
+    assert not worker.is_needed()
+    stop = threading.Event()
+    running = threading.Thread(target=worker.run, args=(stop,))
+    running.start()
+    ask(office, OWNER)
+    for _ in range(600):
+        if len(all_in(worker, State.DONE)) == 1 and not office.place.has_log():
+            break
+        time.sleep(0.1)
+    assert not office.place.has_log()
+    assert office.place.ledger.query("SELECT COUNT(*) FROM service_leases WHERE name = 'worker'")
+    stop.set()
+    running.join(60)
+    assert not running.is_alive()
 
 
 # --- what is left ---------------------------------------------------------------------------------

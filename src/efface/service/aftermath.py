@@ -26,7 +26,7 @@ class Aftermath:
     ) -> None:
         self.path, self.ledger, self.hooks, self.mapping = path, ledger, hooks, mapping
 
-    def carry_out(self) -> str | None:
+    def carry_out(self, since: float) -> str | None:
         """Run what is still to be run for the served release; what failed, or None. Empty: only wait."""
         model = PublicModel.of(self.path)
         for hook in self.hooks:
@@ -34,7 +34,7 @@ class Aftermath:
                 problem = self._try(hook, model)
                 if problem is not None:
                     return f"hook {hook.name}: {problem}"
-        if lagging(self.ledger, model.release):
+        if lagging(self.ledger, model.release, since):
             return ""
         if self.mapping is not None:
             self._prune(self.mapping)

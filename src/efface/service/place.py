@@ -41,6 +41,11 @@ class Place:
         )
         return cls(path, settings, ledger, key, signer)
 
+    def has_log(self) -> bool:
+        """Whether the workspace's own ledger has a write-ahead log, with older copies of its pages."""
+        log = self.path / f"{LEDGER}-wal"
+        return self.settings.ledger is None and log.is_file() and log.stat().st_size > 0
+
     def __enter__(self) -> Place:
         return self
 

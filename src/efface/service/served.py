@@ -49,7 +49,9 @@ class ServedModel:
         self.path, self.ledger, self.name = path, ledger, secrets.token_hex(8)
         self._loaded = _load(path)
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._follow, daemon=True)
+        self._threads = [
+            threading.Thread(target=target, daemon=True) for target in (self._follow, self._beat)
+        ]
 
     @property
     def release(self) -> int:
@@ -61,11 +63,13 @@ class ServedModel:
 
     def start(self) -> None:
         self._tell()
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
 
     def stop(self) -> None:
         self._stop.set()
-        self._thread.join()
+        for thread in self._threads:
+            thread.join()
         with self.ledger.transaction() as tx:
             tx.execute("DELETE FROM service_servers WHERE name = ?", (self.name,))
 
@@ -77,15 +81,17 @@ class ServedModel:
         return True
 
     def _follow(self) -> None:
-        told = time.monotonic()
         while not self._stop.wait(LOOK_SECONDS):
-            try:
-                changed = self.refresh()
-                if changed or time.monotonic() - told > TELL_SECONDS:
+            with contextlib.suppress(EffaceError, OSError):  # /ready says so if it lasts
+                if self.refresh():
                     self._tell()
-                    told = time.monotonic()
-            except (EffaceError, OSError):
-                continue  # a workspace that is being replaced; /ready says so if it lasts
+
+    def _beat(self) -> None:
+        """While a release is being loaded, say that this server lives and still has the older one."""
+        while not self._stop.wait(TELL_SECONDS):
+            with contextlib.suppress(EffaceError, OSError):
+                if current(self.path) != self._loaded.current:
+                    self._tell()
 
     def _tell(self) -> None:
         """The worker waits for servers to have the new release before a request counts as done."""
@@ -134,8 +140,12 @@ def _load(path: Path) -> Loaded:
             return Loaded(before, model)
 
 
-def lagging(ledger: Ledger, release: int, now: float | None = None) -> int:
-    """How many living servers still have an older release in memory."""
+def lagging(ledger: Ledger, release: int, since: float, now: float | None = None) -> int:
+    """How many living servers still have an older release in memory than that published at ``since``.
+
+    One that has said nothing from then on for so long is gone.
+    """
     now = time.time() if now is None else now
+    heard = 0.0 if now - since < STALE_SECONDS else now - STALE_SECONDS
     sql = "SELECT COUNT(*) FROM service_servers WHERE release < ? AND seen > ?"
-    return int(ledger.query(sql, (release, now - STALE_SECONDS))[0][0])
+    return int(ledger.query(sql, (release, heard))[0][0])

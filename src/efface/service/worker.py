@@ -63,9 +63,11 @@ class Worker:
         lease = Lease(self.place.ledger, self.settings.lease_seconds)
         while not stop.wait(POLL_SECONDS):
             try:
-                if lease.take():
+                if self.is_needed() and lease.take():
                     with lease:
                         self.step()
+                elif self._unscrubbed or self.place.has_log():
+                    self._unscrubbed = not scrub(self.place.ledger)
             except (
                 Exception
             ) as problem:  # the next step is a new attempt; nothing personal in the log
@@ -102,6 +104,19 @@ class Worker:
                 stop.wait(self.settings.retry_seconds)
         lease.give_back()
 
+    def is_needed(self, now: float | None = None) -> bool:
+        """Whether there is anything to do; only then is anything written."""
+        now = time.time() if now is None else now
+        going = self.desk.in_state(State.PUBLISHED, State.HOOKS)
+        ready = any(ticket.not_before <= now for ticket in going)
+        return ready or bool(self.desk.in_state(State.RUNNING)) or bool(self._due(now))
+
+    def _due(self, now: float) -> list[Ticket]:
+        """Those that wait, if it is time."""
+        waiting = [t for t in self.desk.in_state(State.WAITING) if t.not_before <= now]
+        waiting = waiting[: self.settings.batch.largest]
+        return waiting if is_due(waiting, self.settings.batch, now) else []
+
     def step(self, now: float | None = None) -> None:
         """Everything that can be done now."""
         now = time.time() if now is None else now
@@ -114,10 +129,7 @@ class Worker:
 
     def _forget(self, now: float) -> None:
         running = self.desk.in_state(State.RUNNING)  # a worker died over them
-        waiting = [t for t in self.desk.in_state(State.WAITING) if t.not_before <= now]
-        waiting = waiting[: self.settings.batch.largest]
-        if not is_due(waiting, self.settings.batch, now):
-            waiting = []
+        waiting = self._due(now)
         if not running and not waiting:
             return
         batch = running + self.desk.move(waiting, State.RUNNING)
@@ -170,7 +182,7 @@ class Worker:
         tickets = self.desk.in_state(State.HOOKS)
         if not tickets or min(ticket.not_before for ticket in tickets) > now:
             return
-        problem = self.aftermath.carry_out()
+        problem = self.aftermath.carry_out(max(ticket.changed for ticket in tickets))
         if problem is None:
             self.desk.move(tickets, State.DONE)
             self._unscrubbed = True
