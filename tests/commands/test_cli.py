@@ -212,7 +212,8 @@ def test_json_mode_always_shows_the_end(capsys: pytest.CaptureFixture[str]) -> N
         for i in range(101):
             progress(i / 100, f"step {i}")
     entries = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
-    assert entries[-1] == {"task": "core", "progress": 1.0, "message": "step 100"}
+    end = {"task": "core", "progress": 1.0, "message": "step 100", "seconds_left": 0.0}
+    assert entries[-1] == end
     assert len(entries) < 101
 
 

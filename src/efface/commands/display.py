@@ -52,7 +52,13 @@ def _silent(task: str) -> Iterator[Progress]:
 @contextmanager
 def _bar(task: str) -> Iterator[Progress]:
     from rich.console import Console
-    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
     from rich.progress import Progress as Bars
 
     columns = (
@@ -60,6 +66,8 @@ def _bar(task: str) -> Iterator[Progress]:
         BarColumn(bar_width=32),
         TaskProgressColumn(),
         TimeElapsedColumn(),
+        TextColumn("left", style="dim"),
+        TimeRemainingColumn(),
         TextColumn("{task.description}", style="dim", markup=False),
     )
     with Bars(*columns, console=Console(stderr=True)) as bars:
@@ -70,7 +78,7 @@ def _bar(task: str) -> Iterator[Progress]:
 
 @contextmanager
 def _json_lines(task: str) -> Iterator[Progress]:
-    last = float("-inf")
+    begin, last = time.monotonic(), float("-inf")
 
     def progress(fraction: float, message: str) -> None:
         nonlocal last
@@ -79,6 +87,8 @@ def _json_lines(task: str) -> Iterator[Progress]:
             return
         last = now
         line = {"task": task, "progress": round(fraction, 4), "message": message}
+        if fraction > 0:  # if it goes on as it went so far
+            line["seconds_left"] = round((now - begin) * (1 - min(fraction, 1.0)) / fraction, 1)
         print(json.dumps(line), file=sys.stderr, flush=True)
 
     yield progress

@@ -9,16 +9,20 @@ from typing import Any
 
 import torch
 
+from efface.arithmetic.integer.form import MOST_IMAGES
 from efface.data.records import Records
 from efface.linear.operator import TangentOperator
 from efface.network.core import Core
+from efface.network.synthetic import COUNT
 from efface.network.tail import Layout
 from efface.network.tuning_choice import HELD_OUT
+from efface.parts.table import part_named
 from efface.pipeline.config import Config
 from efface.pipeline.train import Training, counts
 
 FEW, MANY = 8, 64  # records that are really sent through the network
 SHORT = 0.3  # seconds; up to here many are tried
+ROW = 3.0  # a compact row: the tail forward and backward, and its projections
 TRAINING = 3.0  # a training step costs about three forward passes
 DENSE_FLOPS = 2e10  # of a float64 Cholesky on a small machine, for orders of magnitude only
 
@@ -66,7 +70,11 @@ def estimate(config: Config, core: Core, records: Records) -> Estimate:
     size, speed = _probe(core, records)
     seconds = num_cached * speed.activations + _core_seconds(config, core, len(records.core), speed)
     seconds += _tuning_seconds(config, core, len(records.core), speed)
-    seconds += _user_seconds(config, num_fitted, len(records.classes), num_weights, speed)
+    if not part_named(config.user.kind).keeps_activations:  # it keeps rows, and solves once
+        seconds += _compact_seconds(config, records, num_fitted, speed)
+    else:
+        seconds += _user_seconds(config, num_fitted, len(records.classes), num_weights, speed)
+    seconds += _test_seconds(config, len(records.test), speed)
     return Estimate(num_weights, num_cached * size / 2**30, seconds / 60)
 
 
@@ -119,6 +127,21 @@ def _tuning_seconds(config: Config, core: Core, n: int, speed: Speed) -> float:
         (1 + len(tried)) * n * (speed.activations + speed.tail)
     )  # features of all core records
     return images * (decoding + passes) + reading
+
+
+def _compact_seconds(config: Config, records: Records, n: int, speed: Speed) -> float:
+    """Calibration on core images, or on synthetic ones where there are none; a row each; one solve."""
+    k = config.user.features
+    calibrated = min(len(records.core), MOST_IMAGES) or COUNT
+    rows = n * ROW * speed.tail + calibrated * (speed.prefix + ROW * speed.tail)
+    return rows + 2 * k * k * (n + k / 3) / DENSE_FLOPS
+
+
+def _test_seconds(config: Config, n: int, speed: Speed) -> float:
+    """The test images are predicted twice at the end: by the core alone, and by the model."""
+    solves = part_named(config.user.kind).keeps_activations
+    tail = speed.tail + speed.product if solves else ROW * speed.tail
+    return n * (2 * speed.activations + speed.tail + tail)
 
 
 def _user_seconds(
