@@ -43,7 +43,10 @@ $(VENV)/.service: $(VENV)/.base
 efface-demo/workspace/CURRENT: | $(VENV)/.base
 	$(BIN)/efface demo --out efface-demo
 
-serve: $(VENV)/.service efface-demo/workspace/CURRENT  ## the deletion service on the demo's model
+efface-demo/signing.key: | efface-demo/workspace/CURRENT
+	$(BIN)/efface keys new $@
+
+serve: $(VENV)/.service efface-demo/workspace/CURRENT efface-demo/signing.key  ## the deletion service on the demo's model
 	$(BIN)/efface serve efface-demo/workspace --config deploy/demo.toml
 
 test: lint types unit  ## lint, types and tests

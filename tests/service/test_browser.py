@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -17,6 +16,10 @@ from typing import Any
 import pytest
 from tests.service.offices import picture
 from tests.workspaces import OWNER
+from typer.testing import CliRunner
+
+from efface.cli import app
+from efface.receipts.keys import make
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = next((p for p in map(shutil.which, ("chromium", "google-chrome")) if p), None)
@@ -24,7 +27,7 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this system"),
     pytest.mark.needs("posix"),
 ]
-SETTINGS = "[batch]\nwindow_seconds = 1\n[limits]\nper_minute = 6000\n"
+SETTINGS = "signing_key = 'signing.key'\n[batch]\nwindow_seconds = 1\n[limits]\nper_minute = 6000\n"
 PATIENCE = 120_000  # milliseconds, for busy machines
 
 
@@ -40,6 +43,7 @@ def running(made: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> 
     """`efface serve` as people start it, worker included; once, since that takes its time."""
     tmp_path = tmp_path_factory.mktemp("running")
     folder = shutil.copytree(made["compact"], tmp_path / "workspace")
+    make(tmp_path / "signing.key")
     (tmp_path / "service.toml").write_text(SETTINGS)
     port = str(20_000 + os.getpid() % 20_000)
     words = ["serve", str(folder), "--config", str(tmp_path / "service.toml"), "--port", port]
@@ -104,7 +108,14 @@ def test_submit_watch_receipt_verify(running: Running, chromium: Any, tmp_path: 
     with watcher.expect_download() as download:
         watcher.get_by_role("link", name="Download receipt").click()
     download.value.save_as(tmp_path / "receipt.json")
-    assert json.loads((tmp_path / "receipt.json").read_text())
+    with watcher.expect_download() as download:
+        watcher.get_by_role("link", name="public keys").click()
+    download.value.save_as(tmp_path / "receipts.pub")
+    words = ["verify", str(tmp_path / "receipt.json"), "--key", str(tmp_path / "receipts.pub")]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    changed = (tmp_path / "receipt.json").read_bytes().replace(b"A", b"B", 1)
+    (tmp_path / "receipt.json").write_bytes(changed)
+    assert CliRunner().invoke(app, words).exit_code == 4
 
     page.bring_to_front()
     page.locator("#seen tbody tr").nth(1).wait_for()  # before and after

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,8 @@ from tests.service.offices import CORE_OWNER, EMAIL, native, picture, spoken, st
 from tests.workspaces import CLASSES, OWNER
 
 from efface.commands.service import KeyRole
+from efface.receipts.check import load as load_receipt
+from efface.receipts.keys import make
 from efface.service.keys import ApiKey, Role
 from efface.service.office import Office
 from efface.service.settings import ServiceSettings
@@ -48,18 +52,25 @@ def test_from_request_to_receipt(office: Office, client: TestClient, worker: Wor
 
 
 def test_a_signed_receipt_is_that_of_the_request(
-    office: Office, client: TestClient, worker: Worker
+    office: Office, client: TestClient, worker: Worker, tmp_path: Path
 ) -> None:
-    """Whatever was published since."""
-    name = client.post("/v1/requests", json=native()).json()["id"]
-    worker.step()
-    (office.path / "receipts").mkdir(exist_ok=True)
-    (office.path / "receipts" / "2.json").write_text('{"signed": true}')
-    client.post("/v1/requests", json=native("person-one", "2"))
-    worker.step()
-    receipt = client.get(f"/v1/requests/{name}/receipt")
-    assert receipt.json() == {"signed": True}
-    assert "efface-receipt-2.json" in receipt.headers["content-disposition"]
+    """Whatever was published since; it checks, and has the digest of the request's number."""
+    assert client.get("/v1/receipt-keys").status_code == 404
+    make(tmp_path / "signing.key")
+    for part in (office, worker):
+        part.settings = part.settings.model_copy(update={"signing_key": tmp_path / "signing.key"})
+    names = []
+    for person in (OWNER, "person-one"):
+        answer = client.post("/v1/requests", json=native(person, person))
+        names.append(answer.json()["id"])
+        worker.step()
+    (tmp_path / "receipts.pub").write_bytes(client.get("/v1/receipt-keys").content)
+    for release, name in enumerate(names, 2):
+        receipt = client.get(f"/v1/requests/{name}/receipt")
+        assert f"efface-receipt-{release}.json" in receipt.headers["content-disposition"]
+        (tmp_path / "receipt.json").write_bytes(receipt.content)
+        found = load_receipt(tmp_path / "receipt.json", tmp_path / "receipts.pub")
+        assert hashlib.sha256(name.encode()).hexdigest() in found.request
 
 
 def test_twice_is_once(office: Office, client: TestClient) -> None:

@@ -7,11 +7,26 @@ releases no certificate is kept in full, since it would tell about people who we
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 from efface.errors import EffaceError
+from efface.service.settings import ServiceSettings
 from efface.service.tickets import Ticket
 from efface.workspace.published import current
+
+
+def reference(ticket: Ticket) -> str:
+    """SHA-256 of a request's number: the receipt has it, and whoever has the number can compare."""
+    return hashlib.sha256(ticket.id.encode()).hexdigest()
+
+
+def public_keys(settings: ServiceSettings) -> bytes | None:
+    """The file that receipts are checked with, if they are signed."""
+    if settings.signing_key is None:
+        return None
+    path = settings.signing_key.with_name(f"{settings.signing_key.name}.pub")
+    return path.read_bytes() if path.is_file() else None
 
 
 def receipt_of(workspace: Path, ticket: Ticket) -> tuple[str, bytes]:

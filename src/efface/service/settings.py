@@ -109,6 +109,7 @@ class ServiceSettings(SettingsSection):
     ledger: str | None = None  # a PostgreSQL URL; by default the workspace's own
     user_part_only: bool = False  # forget somebody's user images though core has others
     identities: Path | None = None
+    signing_key: Path | None = None  # `efface keys new`: then receipts are signed
     retry_seconds: float = Field(
         default=30.0, gt=0
     )  # after a step or a hook failed; doubled with each attempt

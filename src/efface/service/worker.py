@@ -21,6 +21,7 @@ from efface.service.evaluations import Evaluations
 from efface.service.hooks.table import hooks_of
 from efface.service.leases import Lease
 from efface.service.place import Place
+from efface.service.receipts import reference
 from efface.service.settings import BatchSettings
 from efface.service.states import DAY, Reason, State
 from efface.service.tickets import Ticket
@@ -149,9 +150,20 @@ class Worker:
         if ids:
             core = workspace.core_index.matching(Request(RequestKind.OWNER, tuple(sorted(asked))))
             request = Request.of(ids=ids, in_core=core)
-            workspace.forget(request, user_part_only=self.settings.user_part_only)
+            self._sign_with(workspace)
+            workspace.forget(
+                request,
+                user_part_only=self.settings.user_part_only,
+                references=tuple(reference(ticket) for ticket in batch),
+            )
         self.desk.move(batch, State.PUBLISHED, release=workspace.number)
         log.info("release %d: %d requests, %d records", workspace.number, len(batch), len(ids))
+
+    def _sign_with(self, workspace: Workspace) -> None:
+        """The key of the settings, if it is not the workspace's already."""
+        key, signing = self.settings.signing_key, workspace.protocol.signing
+        if key is not None and signing.key_path != key.absolute():
+            signing.use(key)
 
     def _is_covered(self, workspace: Workspace, ticket: Ticket) -> bool:
         """Who has become core since (the model was trained anew) is refused, alone."""

@@ -18,6 +18,7 @@ from efface.service.api.doors import (
     check_type,
     json_body,
     parsed,
+    stranger,
 )
 from efface.service.api.forms import (
     TICKET_ID,
@@ -29,7 +30,7 @@ from efface.service.api.forms import (
 )
 from efface.service.api.replies import ServiceError, content, errors
 from efface.service.keys import ANYBODY, BRINGING, LOOKING, ApiKey
-from efface.service.receipts import receipt_of
+from efface.service.receipts import public_keys, receipt_of
 from efface.service.states import OPEN, State
 from efface.service.tickets import Intake, Ticket
 from efface.service.times import seconds_of
@@ -155,6 +156,20 @@ def cancel(office: TheOffice, key: Bringing, name: TicketId) -> Any:
 def receipt(office: TheOffice, key: Anybody, name: TicketId) -> Response:
     """What is proved about the model that is served without the person."""
     return receipt_reply(office.path, _owned(office, key, name))
+
+
+@router.get(
+    "/v1/receipt-keys",
+    responses=errors(404, fine=content("application/json", "object")),
+    tags=["requests"],
+)
+def receipt_keys(office: TheOffice, _: Annotated[None, Depends(stranger)]) -> Response:
+    """The public keys that receipts are checked with: ``efface verify RECEIPT --key FILE``. For everybody."""
+    found = public_keys(office.settings)
+    if found is None:
+        raise ServiceError(404, "no_keys", "receipts are not signed here.", "see signing_key.")
+    headers = {"Content-Disposition": 'attachment; filename="receipts.pub"'}
+    return Response(found, 200, headers, "application/json")
 
 
 def receipt_reply(path: Any, ticket: Ticket) -> Response:

@@ -158,7 +158,8 @@ def _one(
 def _told(office: Office, guest: Visitor, ticket: Ticket) -> dict[str, Any]:
     reason = words.REASONS[Reason(ticket.reason)] if ticket.reason else ""
     told = words.story(ticket)
-    return {**_common(office, guest), "ticket": ticket, "story": told, "reason": reason}
+    values = {"ticket": ticket, "story": told, "reason": reason}
+    return {**_common(office, guest), **values, "signed": office.settings.signing_key is not None}
 
 
 @router.get("/requests/{name}/live")
