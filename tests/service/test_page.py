@@ -55,7 +55,7 @@ def browser(office: Office) -> Browser:
 
 def test_nobody_gets_in_without_a_key(office: Office) -> None:
     browser = Browser(office)
-    for path in ("/", "/live", "/requests/1", "/requests/1/live", "/requests/1/receipt"):
+    for path in ("/", "/live", "/about", "/requests/1", "/requests/1/live", "/requests/1/receipt"):
         answer = browser.client.get(path)
         assert (answer.status_code, answer.headers["location"]) == (303, "/login")
     wrong = browser.client.post("/login", data={"key": "efk_" + "x" * 43})
@@ -195,9 +195,10 @@ def test_guarantee_and_accuracy_are_told(office: Office, browser: Browser) -> No
             tx.execute(
                 "INSERT INTO service_evaluations VALUES (?, ?, ?, ?)", (release, accuracy, 30, 0.0)
             )
-    page = browser.client.get("/").text
-    assert "75.0 %" in page
-    assert "<polyline" in page
+    for path in ("/", "/about"):
+        page = browser.client.get(path).text
+        assert "75.0 %" in page
+        assert "<polyline" in page
 
 
 def test_only_two_files_are_static(browser: Browser) -> None:

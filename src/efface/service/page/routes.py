@@ -120,21 +120,33 @@ def home(office: TheOffice, guest: TheVisitor) -> HTMLResponse:
 
 
 def _home(office: Office, guest: Visitor, problem: str = "", status: int = 200) -> HTMLResponse:
-    measured = office.evaluations.all()
-    certificate = _certificate(office)
     return shown(
         "home.html",
         status,
         **_common(office, guest),
+        **_about(office),
         tickets=_visible(office, guest),
         formats=list(IdentityFormat),
         regulations=list(Regulation),
-        measured=measured,
-        chart=accuracy_chart(measured),
-        promise=words.promise(certificate),
-        limits=words.limits(certificate),
         problem=problem,
     )
+
+
+def _about(office: Office) -> dict[str, Any]:
+    """Accuracy over releases, the guarantee and its limits."""
+    measured, certificate = office.evaluations.all(), _certificate(office)
+    return {
+        "measured": measured,
+        "chart": accuracy_chart(measured),
+        "promise": words.promise(certificate),
+        "limits": words.limits(certificate),
+    }
+
+
+@router.get("/about")
+def about(office: TheOffice, guest: TheVisitor) -> HTMLResponse:
+    """What changes with a release, for the script that keeps it fresh."""
+    return shown("about.html", **_about(office))
 
 
 @router.get("/live")
