@@ -88,7 +88,7 @@ def webhook(
             raise ServiceError(400, "malformed", message)
         check_url(reply_to, office.settings.callbacks.hosts)
         wishes = (CallbackWish(SOURCE, reply_to, reply_to_token),)
-    number = f"{key.name}\0{form.privacy_request_id}"
+    number = f"{key.name}\n{form.privacy_request_id}"
     intake = Intake(SOURCE, number, body, key.name, wishes=wishes)
     try:
         ticket, _ = office.take_in(intake, form.identities())

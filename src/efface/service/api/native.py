@@ -104,7 +104,7 @@ def submit(
     submitted = None if form.submitted_time is None else seconds_of(form.submitted_time)
     intake = Intake(
         SOURCE,
-        f"{key.name}\0{form.external_id}",
+        f"{key.name}\n{form.external_id}",
         body,
         key.name,
         regulation=form.regulation,

@@ -212,9 +212,9 @@ def submit(office: TheOffice, guest: Acting, form: Fields) -> Response:
     except ValueError:
         raise ServiceError(400, "malformed", "this is no form of this page.") from None
     identity = SubjectIdentity(form.get("identity_type", "").strip()[:64] or "owner", value, how)
-    number = form.get("number") or secrets.token_hex(8)
+    number = secrets.token_hex(8)
     body = json.dumps([identity.type, value, str(how), str(regulation)]).encode()
-    external = f"{guest.key.name}\0{number}"
+    external = f"{guest.key.name}\n{number}"
     intake = Intake(SOURCE, external, body, guest.key.name, regulation=regulation)
     try:
         ticket, _ = office.take_in(intake, [identity])
