@@ -21,7 +21,7 @@ SETTINGS = [
 COMPANY = [
     "tests/parts/compact/test_compact_user.py::test_a_row_does_not_depend_on_the_company_it_is_computed_in",
     "tests/linear/test_projection.py::test_a_row_is_a_function_of_its_sample",
-    "tests/parts/compact/test_compact_user.py::test_a_saved_model_predicts_the_same_to_the_bit",
+    "tests/parts/compact/test_compact_files.py::test_a_saved_model_predicts_the_same_to_the_bit",
 ]
 
 

@@ -240,7 +240,6 @@ def workspace(tmp_path: Path) -> Path:
         ("predict", "{data}"),
         ("evaluate", "{data}", "--split", "user"),
         ("scan", "{data}", "--owner", "person-two"),
-        ("forget", "--owner", "person-two"),
     ],
 )
 def test_commands_run_no_code_of_a_model(
@@ -257,6 +256,11 @@ def test_commands_run_no_code_of_a_model(
     assert not evil.exists()
     assert run("--trust-module", "evil_network:build").exit_code in (0, 3)  # 3: scan finds him
     assert evil.exists()
+
+
+def test_forgetting_needs_no_network_and_no_code(workspace: Path, evil: Path) -> None:
+    assert efface("forget", workspace, "--owner", "person-two").exit_code == 0
+    assert not evil.exists()
 
 
 def test_code_that_a_config_names_is_not_run_either(tmp_path: Path, evil: Path) -> None:

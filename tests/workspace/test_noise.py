@@ -157,7 +157,7 @@ def test_a_plan_can_be_retired(made: dict[str, Path], tmp_path: Path) -> None:
     assert_checks(path)
 
 
-@pytest.mark.parametrize("step", [Milestone.INTENT, Milestone.ACCEPTED, Milestone.CLEARED])
+@pytest.mark.parametrize("step", [Milestone.ACCEPTED, Milestone.DONE, Milestone.SCRUBBED])
 def test_a_kill_does_not_bring_a_retired_plan_back(
     made: dict[str, Path], tmp_path: Path, step: Milestone
 ) -> None:

@@ -139,11 +139,11 @@ class TrainingSet:
             _check_columns(values.get("replay", {}))
             records = StoredRecords(values["records"], classes)
             replay = StoredRecords(values["replay"], classes) if "replay" in values else None
+            looks = tuple(map(str, values["looks"])) if "looks" in values else None
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             message = f"records.json in {directory} is not as it was saved: {error!r}."
             raise FormatError(message, "restore it from a copy.") from error
         labels = [records.labels] if replay is None else [records.labels, replay.labels]
-        looks = tuple(map(str, values["looks"])) if "looks" in values else None
         if looks is not None and len(looks) != len(records):
             message = (
                 f"records.json in {directory} has {len(looks)} looks for {len(records)} records."
