@@ -28,7 +28,7 @@ CONTENT_DECIDES = ("/v1/predict", "/v2/requests", "/meta/data-deletion", "/fides
 EXAMPLES = settings(
     max_examples=5, suppress_health_check=list(HealthCheck), deadline=None, derandomize=True
 )
-NUM_OPERATIONS = 18
+NUM_OPERATIONS = 19
 
 
 @pytest.mark.parametrize("mode", list(GenerationMode))

@@ -55,7 +55,15 @@ def browser(office: Office) -> Browser:
 
 def test_nobody_gets_in_without_a_key(office: Office) -> None:
     browser = Browser(office)
-    for path in ("/", "/live", "/about", "/requests/1", "/requests/1/live", "/requests/1/receipt"):
+    for path in (
+        "/",
+        "/live",
+        "/about",
+        "/requests/1",
+        "/requests/1/live",
+        "/requests/1/receipt",
+        "/requests/1/page",
+    ):
         answer = browser.client.get(path)
         assert (answer.status_code, answer.headers["location"]) == (303, "/login")
     wrong = browser.client.post("/login", data={"key": "efk_" + "x" * 43})
@@ -122,6 +130,10 @@ def test_submit_and_receipt(office: Office, browser: Browser, worker: Worker) ->
     page = browser.client.get(f"{where}/live").text
     assert "Download receipt" in page
     assert "Cancel" not in page
+    assert {"Deutsch", "Français", "Español"} <= set(re.findall(">([^<>]+)</a>", page))
+    paper = browser.client.get(f"{where}/page?language=es")
+    assert '<html lang="es">' in paper.text
+    assert "attachment" in paper.headers["content-disposition"]
     receipt = browser.client.get(f"{where}/receipt")
     assert receipt.status_code == 200
     assert "attachment" in receipt.headers["content-disposition"]

@@ -1,4 +1,4 @@
-"""``efface evidence``: all that somebody needs who is to check a model's last request, in one archive."""
+"""``efface evidence``: all that somebody needs who checks a model's requests, as an archive or a page."""
 
 from __future__ import annotations
 
@@ -7,23 +7,34 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from efface.commands.forget import open_workspace
 from efface.commands.output import JsonFlag, ModelPath, TrustModule, finish, plain
+from efface.errors import EffaceError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from efface.report.language import Language
+
 EXAMPLES = """\
 Example: [bold]efface evidence model --out bundle.zip[/bold]
+
+Example: [bold]efface evidence model --request 3 --language de[/bold]
 
 Example: [bold]efface evidence model --out bundle.zip --key signing.key --audit audit.json[/bold]"""
 
 KEY = "Sign the published release with this key, if it has no receipt yet, and later ones too."
 AUDIT = "A result of efface audit, to be put in."
+OUT = "The file to write: evidence.zip, or with --request the page, request-N.html."
+REQUEST = "Only the page about this request, by the number of its release (receipts/N.json)."
+LANGUAGE = "The language of the page: en, de, fr or es."
 
 
 def evidence(
     model: ModelPath,
-    out: Annotated[Path, typer.Option(help="The archive to write.")] = Path("evidence.zip"),
+    out: Annotated[Path | None, typer.Option(help=OUT)] = None,
+    request: Annotated[int | None, typer.Option(min=1, help=REQUEST)] = None,
+    language: Annotated[str, typer.Option(help=LANGUAGE)] = "en",
     key: Annotated[Path | None, typer.Option(help=KEY)] = None,
     audit: Annotated[list[Path] | None, typer.Option(help=AUDIT)] = None,
     trust_module: TrustModule = None,
@@ -32,21 +43,46 @@ def evidence(
     """Pack receipts, certificate, ledger, public keys and a page for a privacy officer into one archive.
 
     None of it names anybody. START.html says in plain words what happened to the data, what is proved and
-    what is not, and which command a stranger runs to check it.
+    what is not, and which command a stranger runs to check it; it prints on A4. With --request the page about
+    that request alone is written; it needs no key, and says so if nobody has signed.
     """
-    from efface.network.backbone import trusted_module
-    from efface.pipeline.evidence import pack
-    from efface.workspace import Workspace
+    spoken = _spoken(language)
+    values: dict[str, Any] = {"model": str(model), "language": str(spoken)}
+    if request is None:
+        from efface.pipeline.evidence import pack
 
-    opened = Workspace.open(model, module=trusted_module(trust_module))
-    names = pack(opened, out, key=key, audits=tuple(audit or ()))
-    values: dict[str, Any] = {"model": str(model), "out": str(out), "release": opened.number}
-    values["files"] = names
+        out, opened = out or Path("evidence.zip"), open_workspace(model, trust_module)
+        names = pack(opened, out, key=key, audits=tuple(audit or ()), language=spoken)
+        values |= {"out": str(out), "release": opened.number, "files": names}
+    else:
+        out = out or Path(f"request-{request}.html")
+        values |= {"out": str(out), **_one_page(model, trust_module, request, out, spoken)}
     finish(values, as_json=json, render=lambda console: _render(console, values))
+
+
+def _spoken(name: str) -> Language:
+    from efface.report.language import Language
+
+    try:
+        return Language(name)
+    except ValueError:
+        known = ", ".join(Language)
+        raise EffaceError(f"there is no page in {name!r}.", f"choose one of {known}.") from None
+
+
+def _one_page(
+    model: Path, trust_module: str | None, number: int, out: Path, language: Language
+) -> dict[str, Any]:
+    from efface.pipeline.evidence import write_page
+
+    opened = open_workspace(model, trust_module, recover=False)
+    receipt = write_page(opened, number, out, language)
+    return {"release": receipt.release, "action": receipt.action, "files": []}
 
 
 def _render(console: Console, values: dict[str, Any]) -> None:
     for name in values["files"]:
         console.print(f"  {plain(name)}", markup=False)
-    text = f"release {values['release']}: {plain(values['out'])}; begin with START.html"
+    begin = "; begin with START.html" if values["files"] else ""
+    text = f"release {values['release']}: {plain(values['out'])}{begin}"
     console.print(text, style="bold", markup=False, soft_wrap=True)

@@ -19,6 +19,7 @@ DIFFERENCE = (
     "the difference between a release before and one after the request: whoever has both can tell which "
     "images were deleted, without knowing any others"
 )
+FURTHER = "differences between releases that are further apart than the last two"
 ROUNDING = "rounding in float64 of the gradient: not bounded for a network with such layers"
 NOT_COVERED = (
     "releases made before the request",
@@ -258,8 +259,7 @@ class ExactCertificate:
         stays = in_core(self.num_in_core)
         if self.difference is None:
             return (*stays, *NOT_COVERED, *together(self.num_people))
-        further = "differences between releases that are further apart than the last two"
-        return (*stays, *(further if text == DIFFERENCE else text for text in NOT_COVERED))
+        return (*stays, *(FURTHER if text == DIFFERENCE else text for text in NOT_COVERED))
 
     @property
     def _proved(self) -> dict[str, bool]:

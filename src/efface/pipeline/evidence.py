@@ -8,44 +8,71 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from efface import files
 from efface.errors import EffaceError
-from efface.receipts.keys import mended
-from efface.receipts.receipt import Receipt, opened
-from efface.report.evidence import page
+from efface.receipts.receipt import Receipt
+from efface.report.accounts import account_of
+from efface.report.evidence import Beside, page
+from efface.report.language import Language
 from efface.workspace import Workspace
 from efface.workspace.receipt_files import numbered
 
 LARGEST = 1 << 28  # bytes of a result of an audit
 WHEN = (1980, 1, 1, 0, 0, 0)
+KEYS, LEDGER = "keys.pub", "ledger.jsonl"
 
 
 def pack(
-    workspace: Workspace, out: Path, *, key: Path | None = None, audits: tuple[Path, ...] = ()
+    workspace: Workspace,
+    out: Path,
+    *,
+    key: Path | None = None,
+    audits: tuple[Path, ...] = (),
+    language: Language = Language.ENGLISH,
 ) -> list[str]:
     """Write the archive; returns the names of what is in it. The release is signed first, if it is not."""
     if out.exists() and (out.is_dir() or not zipfile.is_zipfile(out)):
         raise EffaceError(f"{out} is there, and no archive.", "choose another --out.")
-    receipt_path = workspace.protocol.sign(key)
-    signing = workspace.protocol.signing
-    named = signing.key_path
-    assert named is not None  # it has just signed
-    ring = mended(named).ring
-    receipt = opened(receipt_path.read_bytes(), ring)
+    workspace.protocol.sign(key)
+    ring = workspace.protocol.signing.ring()
+    assert ring is not None  # it has just signed
     found = {
-        "keys.pub": ring.to_bytes(),
-        "ledger.jsonl": _ledger(workspace),
-        "CHECK.txt": _commands(receipt).encode(),
+        KEYS: ring.to_bytes(),
+        LEDGER: _ledger(workspace),
+        "CHECK.txt": _commands(workspace.number).encode(),
         **_receipts(workspace),
         **_certificate(workspace),
         **_audits(audits),
     }
-    found["START.html"] = page(receipt, ring, sorted(found)).render().encode()
+    found |= _earlier_pages(workspace, language)
+    found["START.html"] = _page(workspace, workspace.number, language, sorted(found))
     _write(out, found)
     return sorted(found)
+
+
+def write_page(workspace: Workspace, number: int, out: Path, language: Language) -> Receipt:
+    """The page about one request alone; its receipt may lie anywhere."""
+    account = account_of(workspace, number, Beside(f"receipts/{number}.json"))
+    if out.exists() and (out.is_dir() or not out.read_bytes()[:15] == b"<!doctype html>"):
+        raise EffaceError(f"{out} is there, and no page.", "choose another --out.")
+    files.write_bytes(out, page(account, language).render().encode(), files.PUBLIC)
+    return account.receipt
+
+
+def _page(workspace: Workspace, number: int, language: Language, others: Sequence[str]) -> bytes:
+    beside = Beside(f"receipts/{number}.json", KEYS, LEDGER, others)
+    return page(account_of(workspace, number, beside), language).render().encode()
+
+
+def _earlier_pages(workspace: Workspace, language: Language) -> dict[str, bytes]:
+    """A page a request that has a receipt; that of the newest is START.html."""
+    listed = numbered(workspace.protocol.signing.folder)
+    numbers = [n for n, path in listed if path.stem.isdigit() and n != workspace.number]
+    return {f"pages/{n}.html": _page(workspace, n, language, ()) for n in numbers}
 
 
 def _receipts(workspace: Workspace) -> dict[str, bytes]:
@@ -73,8 +100,8 @@ def _audits(paths: tuple[Path, ...]) -> dict[str, bytes]:
     return found
 
 
-def _commands(receipt: Receipt) -> str:
-    name = f"receipts/{receipt.release}.json"
+def _commands(number: int) -> str:
+    name = f"receipts/{number}.json"
     return (
         "In this folder, with efface installed (no model, no images, no network):\n\n"
         f"    efface verify {name} --key keys.pub --ledger ledger.jsonl\n\n"

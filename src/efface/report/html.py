@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
 
 from efface.version import VERSION
@@ -38,11 +38,19 @@ class Digest:
 
 
 @dataclass(frozen=True)
+class Moment:
+    """A table cell with a time, which is not broken."""
+
+    text: str
+    iso: str
+
+
+@dataclass(frozen=True)
 class Table:
     """``numeric`` are the positions of columns that are aligned to the right."""
 
     columns: Sequence[str]
-    rows: Sequence[Sequence[str | int | float | Digest]]
+    rows: Sequence[Sequence[str | int | float | Digest | Moment]]
     caption: str = ""
     numeric: Sequence[int] = ()
 
@@ -89,8 +97,7 @@ class Report:
     def render(self) -> str:
         """The page. ``made`` is the time it names; None leaves the time out."""
         made = "" if self.made is None else self.made.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
-        template = _environment().get_template("report.html.j2")
-        return template.render(report=self, version=VERSION, made=made)
+        return template("report.html.j2").render(report=self, version=VERSION, made=made)
 
     def write(self, path: Path | str) -> Path:
         """Write beside, then rename: a page that is open elsewhere is never half a page."""
@@ -114,6 +121,10 @@ def _inline(text: str) -> Markup:
     return Markup(re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", safe))
 
 
+def template(name: str) -> Template:
+    return _environment().get_template(name)
+
+
 @lru_cache(maxsize=1)
 def _environment() -> Environment:
     environment = Environment(
@@ -127,5 +138,6 @@ def _environment() -> Environment:
     environment.filters["inline"] = _inline
     environment.filters["trusted"] = Markup
     environment.tests["digest"] = lambda value: isinstance(value, Digest)
+    environment.tests["moment"] = lambda value: isinstance(value, Moment)
     environment.tests["figure"] = lambda value: isinstance(value, Figure)
     return environment

@@ -22,6 +22,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from efface.errors import EffaceError
+from efface.report.language import Language
 
 
 class SettingsSection(BaseModel):
@@ -110,6 +111,7 @@ class ServiceSettings(SettingsSection):
     user_part_only: bool = False  # forget somebody's user images though core has others
     identities: Path | None = None
     signing_key: Path | None = None  # `efface keys new`: then receipts are signed
+    language: Language = Language.ENGLISH  # of the pages for a request's papers
     retry_seconds: float = Field(
         default=30.0, gt=0
     )  # after a step or a hook failed; doubled with each attempt

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from efface import files
-from efface.errors import EffaceError
+from efface.errors import EffaceError, RequestError
 from efface.guarantee.certificates import ExactCertificate
 from efface.ledger import LedgerRow
 from efface.version import VERSION
@@ -22,10 +22,11 @@ from efface.workspace.disk import file_digest, remove
 from efface.workspace.receipt_files import FOLDER, SETTINGS, numbered
 from efface.workspace.steps import STEP, Milestone, sync_directory
 from efface.workspace.store import Store
-from efface.workspace.superseded import TELLING
+from efface.workspace.superseded import CERTIFICATE_SCHEMA, TELLING
 
 if TYPE_CHECKING:
-    from efface.receipts.keys import SigningKey
+    from efface.receipts.keys import PublicKeys, SigningKey
+    from efface.receipts.receipt import Receipt
 
 SCHEMA = "efface.signing/1"
 ROW = "receipt"  # the kind of a row
@@ -57,6 +58,13 @@ class Signing:
         values = files.read_json(self._settings, SCHEMA)
         with files.as_saved(self._settings):
             return Path(str(values["key"]))
+
+    def ring(self) -> PublicKeys | None:
+        """The public keys, if receipts are signed here; the secret one is not needed."""
+        from efface.receipts.keys import PublicKeys, public_path
+
+        path = self.key_path
+        return None if path is None else PublicKeys.load(public_path(path))
 
     def use(self, key: Path) -> None:
         """Sign with this key from now on; an error if there is none in the file."""
@@ -125,6 +133,31 @@ class Signing:
         left = {name: value for name, value in (public or {}).items() if name not in TELLING}
         later = None if public is None else {**left, "superseded": True}
         return whole, Receipt(fixed, certificate=later, **common)
+
+    def unsigned(self, number: int) -> Receipt:
+        """What a receipt of this release would say, if anybody signed it; of an earlier one, what is left."""
+        from efface.receipts.receipt import Receipt
+
+        rows = whole_request(self.inventory.ledger.rows(), number)
+        if not rows or number > self.inventory.number:
+            fix = "requests have the numbers of their releases: see `efface ledger show`."
+            raise RequestError(f"there is no request {number}.", fix)
+        path = self.paths.certificates / f"{number}.public.json"
+        public = files.read_json(path, CERTIFICATE_SCHEMA) if path.is_file() else None
+        said, given = public or {}, (public or {}).get("given") or {}
+        return Receipt(
+            subjects=self.subjects() if number == self.inventory.number else {},
+            action=rows[0].values["action"],
+            release=number,
+            request=[row.values["request"] for row in rows if "request" in row.values][:1],
+            certificate=public,
+            arithmetic=given.get("arithmetic", "float64"),
+            environment=given.get("environment", {}),
+            version=VERSION,
+            not_covered=[*said.get("not_covered", ()), *NOT_COVERED],
+            rows=tuple(rows),
+            time=rows[-1].time,
+        )
 
     def subjects(self) -> dict[str, str]:
         """Digests of the published release, as a receipt would have them."""
@@ -201,3 +234,13 @@ def rows_of_request(rows: list[LedgerRow], number: int) -> list[LedgerRow]:
         and row.values["step"] == Milestone.ACCEPTED
     ]
     return rows[begins[-1] :] if begins else rows[-1:]
+
+
+def whole_request(rows: list[LedgerRow], number: int) -> list[LedgerRow]:
+    """From its first row to its last; none if the ledger does not know it."""
+    since = rows_of_request(rows, number)
+    ours = [
+        row.kind == STEP and row.values["number"] == number and row.values["action"] != "plan"
+        for row in since
+    ]
+    return since[: len(ours) - ours[::-1].index(True)] if any(ours) else []

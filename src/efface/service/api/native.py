@@ -10,6 +10,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from starlette.responses import JSONResponse, PlainTextResponse
 
 from efface.errors import EffaceError
+from efface.report.language import Language
 from efface.service.api.doors import (
     RawBody,
     TheOffice,
@@ -30,6 +31,8 @@ from efface.service.api.forms import (
 )
 from efface.service.api.replies import ServiceError, content, errors
 from efface.service.keys import ANYBODY, BRINGING, LOOKING, ApiKey
+from efface.service.office import Office
+from efface.service.pages import page_of
 from efface.service.receipts import public_keys, receipt_of
 from efface.service.states import OPEN, State
 from efface.service.tickets import Intake, Ticket
@@ -159,6 +162,18 @@ def receipt(office: TheOffice, key: Anybody, name: TicketId) -> Response:
 
 
 @router.get(
+    "/v1/requests/{name}/page",
+    responses=errors(401, 403, 404, 409, fine=content("text/html")),
+    tags=["requests"],
+)
+def paper(
+    office: TheOffice, key: Anybody, name: TicketId, language: Language | None = None
+) -> Response:
+    """A page for the papers, in plain words: what was asked, removed and checked. It prints on A4."""
+    return page_reply(office, _owned(office, key, name), language)
+
+
+@router.get(
     "/v1/receipt-keys",
     responses=errors(404, fine=content("application/json", "object")),
     tags=["requests"],
@@ -182,6 +197,19 @@ def receipt_reply(path: Any, ticket: Ticket) -> Response:
         raise ServiceError(404, "no_receipt", problem.message, problem.fix) from problem
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
     return Response(data, 200, headers, "application/json")
+
+
+def page_reply(office: Office, ticket: Ticket, language: Language | None) -> Response:
+    """To be saved: opened from a file it is printed and signed."""
+    if not ticket.has_ended:
+        fix = "ask again when it is done."
+        raise ServiceError(409, "not_done", f"the request is {ticket.state}.", fix)
+    try:
+        name, data = page_of(office.path, ticket, language or office.settings.language)
+    except EffaceError as problem:
+        raise ServiceError(404, "no_page", problem.message, problem.fix) from problem
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return Response(data, 200, headers, "text/html; charset=utf-8")
 
 
 def _owned(office: TheOffice, key: ApiKey, name: str) -> Ticket:

@@ -12,8 +12,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoes
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse
 
 from efface.errors import EffaceError
+from efface.report.language import Language
+from efface.report.language import words as words_of
 from efface.service.api.doors import RawBody, TheOffice, check_owned, stranger
-from efface.service.api.native import receipt_reply
+from efface.service.api.native import page_reply, receipt_reply
 from efface.service.api.replies import ServiceError
 from efface.service.identities import IdentityFormat, SubjectIdentity
 from efface.service.keys import Role
@@ -170,7 +172,9 @@ def _one(
 def _told(office: Office, guest: Visitor, ticket: Ticket) -> dict[str, Any]:
     reason = words.REASONS[Reason(ticket.reason)] if ticket.reason else ""
     told = words.story(ticket)
-    values = {"ticket": ticket, "story": told, "reason": reason}
+    languages = {language: words_of(language).name for language in Language}
+    values = {"ticket": ticket, "story": told, "reason": reason, "languages": languages}
+    values["language"] = office.settings.language
     return {**_common(office, guest), **values, "signed": office.settings.signing_key is not None}
 
 
@@ -182,6 +186,13 @@ def one_live(office: TheOffice, guest: TheVisitor, name: str) -> HTMLResponse:
 @router.get("/requests/{name}/receipt")
 def receipt(office: TheOffice, guest: TheVisitor, name: str) -> Response:
     return receipt_reply(office.path, _seen(office, guest, name))
+
+
+@router.get("/requests/{name}/page")
+def paper(
+    office: TheOffice, guest: TheVisitor, name: str, language: Language | None = None
+) -> Response:
+    return page_reply(office, _seen(office, guest, name), language)
 
 
 def _seen(office: Office, guest: Visitor, name: str) -> Ticket:
