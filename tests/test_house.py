@@ -13,7 +13,10 @@ import efface
 from efface.parts.table import PARTS, STORED, VIEWS
 
 SOURCE = Path(efface.__file__).parent
-GROUND = ("errors", "version", "files", "regular", "digests", "progress", "environment", "alone")
+GROUND = (
+    *("errors", "version", "files", "regular", "digests", "progress", "environment", "alone"),
+    *("ahead", "spool"),
+)
 ROOMS = (
     "data",
     "network",

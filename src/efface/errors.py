@@ -16,6 +16,19 @@ class EffaceError(Exception):
         self.fix = fix
         super().__init__(f"{message} Fix: {fix}" if fix else message)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """As it is, however many arguments it was made of: it may come from another process."""
+        return _again, (type(self), self.args, self.__dict__)
+
+
+def _again(
+    kind: type[EffaceError], arguments: tuple[object, ...], values: dict[str, object]
+) -> EffaceError:
+    made = kind.__new__(kind, *arguments)
+    made.args = arguments
+    made.__dict__.update(values)
+    return made
+
 
 class RecordError(EffaceError):
     """Something is wrong with one record (or one class); ``record`` names it."""

@@ -19,9 +19,16 @@ import torch
 from torch import Tensor
 
 from efface.arithmetic.kinds import ARITHMETIC, FLOAT
+from efface.data.loading import Prepare, prepared, stacked
 from efface.data.pictures import Shown
 from efface.linear.projection import Projection
-from efface.network.activations import ActivationCache, Activations, gather
+from efface.network.activations import (
+    ActivationCache,
+    Activations,
+    Stream,
+    boundaries,
+    gather,
+)
 from efface.network.core import Core
 from efface.progress import Progress
 
@@ -41,9 +48,25 @@ class Form(ABC):
     def boundary_shape(self) -> tuple[int, ...]:
         """Of one record's activation."""
 
+    @property
+    def prepare(self) -> Prepare:
+        """From the pixels of an image to what :meth:`boundary_of` takes."""
+        return self.core.backbone.preprocess
+
     @abstractmethod
+    def boundary_of(self, images: Tensor) -> Tensor:
+        """Activations at the boundary, (n, *boundary_shape), of prepared images."""
+
     def boundary(self, records: Shown) -> Tensor:
-        """Activations of some records at the boundary, (n, *boundary_shape), from their images."""
+        """The same of some records, all at once."""
+        arrays = [prepared(record, self.prepare) for record in records]
+        return self.boundary_of(torch.from_numpy(stacked(records.ids, arrays)))
+
+    def stream(self, records: Shown, batch_size: int = 32) -> Stream:
+        """The same of some records after the others; the next images are read meanwhile."""
+        return boundaries(
+            self.core.loader.batches(records, self.prepare, batch_size), self.boundary_of
+        )
 
     @abstractmethod
     def plain(self, activations: Tensor) -> Tensor:
@@ -92,9 +115,8 @@ class Form(ABC):
         return gather(
             records,
             cache,
-            self.boundary,
+            lambda some: self.stream(some, batch_size),
             lambda: self.boundary_shape,
-            batch_size=batch_size,
             progress=progress,
         )
 
@@ -116,8 +138,8 @@ class FloatForm(Form):
     def boundary_shape(self) -> tuple[int, ...]:
         return self.core.boundary_shape
 
-    def boundary(self, records: Shown) -> Tensor:
-        return self.core.each_boundary(self.core.images(records))
+    def boundary_of(self, images: Tensor) -> Tensor:
+        return self.core.each_boundary(images)
 
     def plain(self, activations: Tensor) -> Tensor:
         return activations.float()

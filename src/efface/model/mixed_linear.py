@@ -93,7 +93,7 @@ class MixedLinear:
         if len(records) == 0:
             self.user.reset()
             return self
-        self.data = self.user.samples(data, self.activations(everything, progress=progress))
+        self.data = self.user.samples_of(data, everything, self.cache, progress=progress)
         self.solution = self.user.learn(self.data, progress)
         return self
 
@@ -226,7 +226,7 @@ class MixedLinear:
     def stage(self, records: Records, *, progress: Progress | None = None) -> TrainingSet:
         """What training needs of these records: quantised rows (compact) or activations (tangent)."""
         part = TrainingSet(records, None, self.core.labels(records).numpy())
-        return self.user.samples(part, self.activations(records, progress=progress))
+        return self.user.samples_of(part, records, self.cache, progress=progress)
 
     def absorb(
         self,

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -26,7 +26,9 @@ from efface.errors import EffaceError, FormatError
 from efface.files import BINARY, PRIVATE, make_folder, mode_in, set_mode, write_bytes
 from efface.network.saved import is_digest
 from efface.progress import Progress
+from efface.spool import Spool
 
+BATCH = 256  # activations in memory at once, where some are copied
 # Floats in two widths; integers, which are what they are.
 DTYPES = ("float32", "float16", "uint8", "int16")
 
@@ -57,31 +59,67 @@ class CachedRows:
         return CachedRows(self.memory, self.slots[index])
 
 
+class SpooledActivations:
+    """Activations in a temporary file: more of them than memory should hold, and no cache to keep them."""
+
+    def __init__(self, spool: Spool) -> None:
+        self.spool = spool
+
+    def __len__(self) -> int:
+        return len(self.spool)
+
+    def __getitem__(self, index: Tensor | slice | np.ndarray) -> Tensor:
+        if isinstance(index, slice):
+            index = np.arange(len(self))[index]
+        return torch.from_numpy(self.spool.take(np.asarray(index)))
+
+    def select(self, index: np.ndarray) -> SpooledActivations:
+        """Some of them in a file of their own: nothing of the others is in it."""
+        made = Spool(most_in_memory=0)
+        for start in range(0, len(index), BATCH):
+            made.append(self.spool.take(index[start : start + BATCH]))
+        return SpooledActivations(made)
+
+
+Stream = Iterator[tuple[Shown, Tensor]]  # some records after the others, each with a tensor
+
+
+def boundaries(
+    loaded: Iterable[tuple[Shown, np.ndarray]], boundary: Callable[[Tensor], Tensor]
+) -> Stream:
+    """Boundary activations of images that come in batches."""
+    for batch, images in loaded:
+        yield batch, boundary(torch.from_numpy(images))
+
+
 def gather(
     records: Shown,
     cache: ActivationCache | None,
-    boundary: Callable[[Shown], Tensor],
+    stream: Callable[[Shown], Stream],
     shape: Callable[[], Sequence[int]],
     *,
-    batch_size: int = 32,
     progress: Progress | None = None,
 ) -> Activations:
-    """Activations of the records: from the cache where they are, else from ``boundary``, and kept there."""
+    """Activations of the records: from the cache where they are, else from ``stream``, and kept there.
+
+    Without a cache they are kept in memory, and in a temporary file where they are many.
+    """
     todo = list(range(len(records))) if cache is None else cache.missing(records.digests)
-    parts = []
-    for start in range(0, len(todo), batch_size):
-        batch = records[todo[start : start + batch_size]]
-        rows = boundary(batch)
+    kept, done = Spool(), 0
+    for batch, rows in stream(records[todo]):
         if cache is None:
-            parts.append(rows)
+            kept.append(rows.numpy())
         else:
             cache.put(batch.digests, rows)
+        done += len(batch)
         if progress is not None:
-            done = min(start + batch_size, len(todo))
             progress(done / len(todo), f"activations {done}/{len(todo)}")
     if cache is not None:
         return cache.rows(records.digests)
-    return torch.cat(parts) if parts else torch.zeros(0, *shape())
+    if kept.on_disk:
+        return SpooledActivations(kept)
+    # A clone: torch aligns what it allocates, and float kernels round by alignment.
+    return torch.from_numpy(kept.whole()).clone() if len(kept) else torch.zeros(0, *shape())
 
 
 class ActivationCache:

@@ -11,19 +11,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from efface import files
 from efface.alone import one_by_one
+from efface.data.loading import Loader, Prepare, prepared, stacked
 from efface.data.pictures import Shown
 from efface.data.preprocess import Preprocess
 from efface.data.records import Records
 from efface.digests import RememberedDigest, tensors_digest
-from efface.errors import BackboneError, EffaceError, FormatError, RecordError
+from efface.errors import BackboneError, EffaceError, FormatError
 from efface.network import blocks, saved
-from efface.network.activations import ActivationCache, Activations, gather, own_copy
+from efface.network.activations import ActivationCache, Activations, boundaries, gather, own_copy
 from efface.network.backbone import Backbone, check_size, forward_ad_kernels, load_backbone
 from efface.network.core_fitting import default_stages, fit_core
 from efface.network.mirror import MirroredPrefix, MirroredTail
@@ -80,6 +80,7 @@ class Core:
         self.backbone, self.classes, self.linearize = loaded, tuple(classes), linearize
         self.leaky_slope, self.fold, self.seed = leaky_slope, fold_batchnorm, seed
         self.mirror, self.report = mirror, list[str]()
+        self.loader = Loader()  # how images are read; not saved
         self._split(loaded)
         self.tables: dict[str, Any] = {}  # shared by parts of one calibration; not saved
         self.records: Records | None = None  # what it was fitted on; not saved
@@ -173,18 +174,9 @@ class Core:
         """Decoded, resized and cropped, (n, channels, h, w) uint8."""
         return self._stacked(records, self.backbone.preprocess.pixels)
 
-    def _stacked(self, records: Shown, prepare: Callable[[np.ndarray], np.ndarray]) -> Tensor:
-        arrays = [prepare(record.image()) for record in records]
-        for name, array in zip(records.ids, arrays, strict=True):
-            if array.shape != arrays[0].shape:
-                raise RecordError(
-                    name,
-                    f"is {array.shape[1]} × {array.shape[2]} after preprocessing, others are "
-                    f"{arrays[0].shape[1]} × {arrays[0].shape[2]}.",
-                    "set a resize and crop in the preprocessing.",
-                )
-        nothing = np.zeros((0, 1, 1, 1), dtype=np.float32)
-        return torch.from_numpy(np.stack(arrays) if arrays else nothing)
+    def _stacked(self, records: Shown, prepare: Prepare) -> Tensor:
+        arrays = [prepared(record, prepare) for record in records]
+        return torch.from_numpy(stacked(records.ids, arrays))
 
     @torch.no_grad()
     def activations(
@@ -201,12 +193,14 @@ class Core:
                 "the cache holds activations of another core, or of this one before training.",
                 "use core.cache(directory) of this core.",
             )
+        batches = self.loader.batches
         return gather(
             records,
             cache,
-            lambda batch: self.each_boundary(self.images(batch)),
+            lambda some: boundaries(
+                batches(some, self.backbone.preprocess, batch_size), self.each_boundary
+            ),
             lambda: self.boundary_shape,
-            batch_size=batch_size,
             progress=progress,
         )
 

@@ -212,6 +212,17 @@ class UserPart(Forgetter):
     def samples(self, data: TrainingSet, activations: Activations) -> TrainingSet:
         """The set with what training needs of its records: rows, or the activations themselves."""
 
+    def samples_of(
+        self,
+        data: TrainingSet,
+        records: Records,
+        cache: ActivationCache | None = None,
+        *,
+        progress: Progress | None = None,
+    ) -> TrainingSet:
+        """:meth:`samples` from the images of all of the set's ``records``, in its order."""
+        return self.samples(data, self.activations(records, cache, progress=progress))
+
     @abstractmethod
     def learn(self, data: TrainingSet, progress: Progress | None = None) -> Solution:
         """Fit the weights on such a set, from nothing."""

@@ -16,6 +16,7 @@ from efface.data.stored_records import CORE_COLUMNS, StoredRecords, columns_of
 from efface.errors import FormatError
 from efface.network.saved import is_digest
 from efface.parts.compact.rows import Rows
+from efface.parts.compact.spooled_rows import SpooledRows
 from efface.parts.compact.statistics import Statistics
 from efface.parts.compact.stored_rows import StoredRows
 from efface.parts.compact.sums_file import read_sums, write_sums
@@ -44,7 +45,7 @@ class TrainingSet:
     replay: Records | None
     indices: NDArray[np.int64]  # (n,)
     activations: Activations | None = None
-    rows: Rows | StoredRows | None = None
+    rows: Rows | SpooledRows | StoredRows | None = None
     looks: tuple[str, ...] | None = None
     sums: Statistics | None = None
 

@@ -90,13 +90,16 @@ class DataConfig(ConfigSection):
     absolute_paths: Annotated[
         bool, Flag("Let a list name files anywhere, by their absolute paths.", switch=True)
     ] = False
+    decode_workers: Annotated[
+        int, Flag("Processes that decode images ahead of the network; 0: threads. Default: 0.")
+    ] = Field(default=0, ge=0, le=1024)
     label_type: Literal["integer"] | None = None
 
     def build(self) -> Records:
         from efface.data.public_core import with_public_core
         from efface.data.records import Records
 
-        own = {"spec", "label_type", "core_data"}
+        own = {"spec", "label_type", "core_data", "decode_workers"}
         records = Records.open(self.spec, **self.model_dump(exclude=own))
         if self.core_data is None:
             return records

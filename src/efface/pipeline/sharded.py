@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from efface.data.class_list import settled
+from efface.data.loading import Loader
 from efface.data.records import Records
 from efface.errors import EffaceError
 from efface.model.mixed_linear import MixedLinear
@@ -42,6 +43,7 @@ class ShardJob:
 def make_rows(job: ShardJob, progress: Progress | None = None) -> Partial | None:
     """The shard's partial, written to its folder; None if the shard is empty."""
     model = load(job.base, module=trusted_module(job.trusted))
+    model.core.loader = Loader(DataConfig(**job.data).decode_workers)
     records = Records(job.records(), model.classes)
     if not len(records):
         return None

@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from efface.data.class_list import settled
+from efface.data.loading import Loader
 from efface.data.record import Split
 from efface.data.records import Records
 from efface.errors import EffaceError
 from efface.linear.solution import Status
 from efface.model.mixed_linear import MixedLinear
 from efface.network.activations import Activations
+from efface.network.backbone import Backbone
 from efface.network.core import Core
 from efface.parts.table import part_named
 from efface.pipeline.config import Config, to_toml
@@ -62,7 +64,12 @@ class Training:
 
     def core(self, records: Records) -> Core:
         """The network with an output for each class, not trained yet."""
-        return self.config.core.build(records.classes)
+        return self._core(records)
+
+    def _core(self, records: Records, backbone: Backbone | None = None) -> Core:
+        core = self.config.core.build(records.classes, backbone)
+        core.loader = Loader(self.config.data.decode_workers)
+        return core
 
     def fine_tuned(
         self,
@@ -82,7 +89,7 @@ class Training:
         self.tuning = choice_values(choice)
         if choice.best.settings is None:
             return core
-        return self.config.core.build(records.classes, backbone)
+        return self._core(records, backbone)
 
     def fit_core(self, core: Core, records: Records, progress: Progress | None = None) -> None:
         """Train the core on the core records; without any it stays the network that it is."""

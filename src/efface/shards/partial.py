@@ -8,7 +8,6 @@ believes nothing that it says: the model must be the same, and the sums must be 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,16 +19,14 @@ from efface.errors import EffaceError, FormatError
 from efface.guarantee.certificates import Given
 from efface.model.mixed_linear import MixedLinear
 from efface.parts.compact.addend import Addend
-from efface.parts.compact.rows import Rows
 from efface.parts.compact.sums_check import agree
 from efface.parts.training_set import TrainingSet
-from efface.progress import Progress, part
+from efface.progress import Progress
 from efface.version import VERSION
 from efface.workspace.disk import remove
 
 SCHEMA = "efface.partial/1"
 NAME, ROWS = "partial.json", "rows"
-CHUNK = 256  # records whose activations are in memory at once
 
 
 @dataclass(frozen=True)
@@ -44,17 +41,14 @@ class Partial:
     def make(
         cls, model: MixedLinear, records: Records, name: str, progress: Progress | None = None
     ) -> Partial:
-        """Rows of ``records`` (some at a time) and their sums; nothing of the model is changed."""
+        """Rows of ``records`` and their sums; nothing of the model is changed."""
         if len(records) == 0:
             raise EffaceError(f"{name}: there are no records in it.", "use fewer shards.")
         given = _given(model)
-        chunks = [model.stage(some, progress=done) for some, done in _chunks(records, progress)]
-        rows = Rows.joined([chunk.rows.whole() for chunk in chunks if chunk.rows is not None])
-        labels = model.core.labels(records).numpy()
-        sums = model.user.no_statistics()
-        Addend((rows,)).into(sums)
-        data = TrainingSet(records, None, labels, rows=rows, looks=looks_of(records), sums=sums)
-        return cls(name, given, data)
+        data, sums = model.stage(records, progress=progress), model.user.no_statistics()
+        assert data.rows is not None
+        Addend((data.rows,)).into(sums)
+        return cls(name, given, replace(data, looks=looks_of(records), sums=sums))
 
     def save(self, folder: Path) -> None:
         """Write it beside, then rename: the folder is there with all that is in it, or it is not."""
@@ -128,9 +122,3 @@ def _require_same(name: str, theirs: Given, ours: Given) -> None:
     different = ", ".join(key for key in mine if mine[key] != other[key])
     message = f"partial {name} was made for another model: {different} differ."
     raise EffaceError(message, "make it with `efface rows --model` and this model.")
-
-
-def _chunks(records: Records, progress: Progress | None) -> Iterator[tuple[Records, Progress]]:
-    for start in range(0, len(records), CHUNK):
-        stop = min(start + CHUNK, len(records))
-        yield records[start:stop], part(progress, start / len(records), stop / len(records))

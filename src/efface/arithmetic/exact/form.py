@@ -16,7 +16,6 @@ from torch import Tensor
 from efface.arithmetic.exact.exact_mode import ExactMode, exact, probe
 from efface.arithmetic.form import Form
 from efface.arithmetic.kinds import ARITHMETIC, EXACT
-from efface.data.pictures import Shown
 from efface.linear.projection import Projection
 from efface.linear.taps import Tapper, named_taps
 from efface.network.activations import Activations
@@ -61,11 +60,11 @@ class ExactForm(Form):
         return tail, ExactMode(tail)
 
     @torch.no_grad()
-    def boundary(self, records: Shown) -> Tensor:
+    def boundary_of(self, images: Tensor) -> Tensor:
         prefix, mode = self._prefix
         found = []
-        for i in range(len(records)):
-            image = self.core.images(records[slice(i, i + 1)]).double()
+        for i in range(len(images)):
+            image = images[i : i + 1].double()
             with forward_ad_kernels(), mode:
                 found.append(prefix(image).contiguous())
         return torch.cat(found).float()

@@ -31,7 +31,7 @@ from efface.arithmetic.integer.self_test import check_gradient, check_graph
 from efface.arithmetic.integer.sums import LEAST, power
 from efface.arithmetic.integer.tail import IntegerTail, map_numbers, projection_exponents
 from efface.arithmetic.kinds import ARITHMETIC, INTEGER
-from efface.data.pictures import Shown
+from efface.data.loading import Prepare
 from efface.data.preprocess import Preprocess
 from efface.errors import FormatError
 from efface.linear.projection import Projection
@@ -265,23 +265,27 @@ class IntegerForm(Form):
                 "restore the model's files from a copy.",
             ) from error
 
-    def boundary(self, records: Shown) -> Tensor:
+    @property
+    def prepare(self) -> Prepare:
+        return self.core.backbone.preprocess.pixels
+
+    def boundary_of(self, images: Tensor) -> Tensor:
         graph, size = self._tested_prefix, self._batch(self.exponents.image)
         dtype = getattr(torch, self.dtype)
+        if tuple(images.shape[1:]) != tuple(self.exponents.image):
+            raise FormatError(
+                f"images of {tuple(images.shape[1:])}; the model was made for "
+                f"{tuple(self.exponents.image)}.",
+                "set a resize and crop in the preprocessing.",
+            )
 
         def run(i: int) -> Tensor:
-            pixels = self.core.pixels(records[slice(i * size, (i + 1) * size)])
-            if tuple(pixels.shape[1:]) != tuple(self.exponents.image):
-                raise FormatError(
-                    f"images of {tuple(pixels.shape[1:])}; the model was made for "
-                    f"{tuple(self.exponents.image)}.",
-                    "set a resize and crop in the preprocessing.",
-                )
+            pixels = images[i * size : (i + 1) * size]
             q = _views(_centred(pixels, self.core.backbone.preprocess), self.core.mirror)
             y = graph(q).to(dtype).contiguous()
             return y.unflatten(0, (-1, self.views)) if self.views > 1 else y
 
-        return torch.cat(list(one_by_one(lambda: run, -(-len(records) // size))))
+        return torch.cat(list(one_by_one(lambda: run, -(-len(images) // size))))
 
     def plain(self, activations: Tensor) -> Tensor:
         if self.views == 1:

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from efface.parts.compact.rows import Rows
+from efface.parts.compact.spooled_rows import SpooledRows
 from efface.parts.compact.statistics import Statistics
 from efface.parts.compact.stored_rows import StoredRows
 
-Piece = Rows | StoredRows | Statistics
+Piece = Rows | SpooledRows | StoredRows | Statistics
 
 
 @dataclass(frozen=True)

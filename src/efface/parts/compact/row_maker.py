@@ -253,16 +253,18 @@ class RowMaker(Summed, UserPart):
 
     def summary(self, data: TrainingSet | None) -> dict[str, Any]:
         """In which arithmetic, where bases and scales came from, and how many numbers they clipped."""
-        kept = None if data is None else data.rows
-        rows = None if kept is None else kept.whole()
+        values = saturated = 0
+        for rows in () if data is None or data.rows is None else data.rows.blocks():
+            values += rows.features.size + rows.targets.size
+            saturated += self.num_saturated(rows)
         return {
             "arithmetic": self.form.arithmetic,
             "form": self.form.kind,
             "why_not_better": list(self.form_reasons),
             "calibration": self.calibration,
             "total_ridge": self.total_ridge,
-            "values": 0 if rows is None else rows.features.size + rows.targets.size,
-            "saturated": 0 if rows is None else self.num_saturated(rows),
+            "values": values,
+            "saturated": saturated,
         }
 
     def activations(

@@ -20,8 +20,10 @@ import numpy as np
 from safetensors.numpy import save
 
 from efface import files
+from efface.ahead import ahead
 from efface.errors import FormatError
 from efface.parts.compact.rows import Rows
+from efface.parts.compact.spooled_rows import SpooledRows
 
 SCHEMA = "efface.rows/1"
 PER_BUCKET = 256  # at the least, once there is more than one
@@ -44,7 +46,7 @@ class GatheredBucket:
     ``order`` are the places of all of them, source by source, in this bucket.
     """
 
-    pieces: tuple[tuple[StoredRows, np.ndarray], ...]
+    pieces: tuple[tuple[StoredRows | SpooledRows, np.ndarray], ...]
     order: np.ndarray
 
     def rows(self) -> Rows:
@@ -65,8 +67,11 @@ class StoredRows:
         self._last: tuple[int, Rows] | None = None  # the bucket that was read last
 
     @classmethod
-    def of(cls, rows: Rows, digests: Sequence[str]) -> StoredRows:
+    def of(cls, rows: Rows | SpooledRows, digests: Sequence[str]) -> StoredRows:
         """Sorted into buckets, nothing written yet."""
+        if isinstance(rows, SpooledRows):
+            own = np.arange(len(rows))
+            return cls.gathered((rows,), digests, np.zeros_like(own), own)
         nothing = rows.select(np.arange(0))
         buckets = [nothing] * _count(digests)
         for b, here in _groups(_places(digests, len(buckets))):
@@ -76,7 +81,7 @@ class StoredRows:
     @classmethod
     def gathered(
         cls,
-        sources: Sequence[StoredRows],
+        sources: Sequence[StoredRows | SpooledRows],
         digests: Sequence[str],
         whose: np.ndarray,
         where: np.ndarray,
@@ -94,7 +99,13 @@ class StoredRows:
         return len(self.digests)
 
     def blocks(self) -> Iterator[Rows]:
-        """All rows, about ``BLOCK`` at a time, bucket by bucket: in no order that means anything."""
+        """All rows, about ``BLOCK`` at a time, bucket by bucket: in no order that means anything.
+
+        The next ones are read while these are worked on.
+        """
+        return ahead(self._blocks())
+
+    def _blocks(self) -> Iterator[Rows]:
         waiting: list[Rows] = []
         for b in range(len(self.buckets)):
             waiting.append(self._bucket(b))
@@ -105,11 +116,19 @@ class StoredRows:
             yield Rows.joined(waiting)
 
     @cached_property
+    def _places(self) -> np.ndarray:
+        return _places(self.digests, len(self.buckets))
+
+    @cached_property
+    def _sizes(self) -> np.ndarray:
+        """How many rows each bucket has."""
+        return np.bincount(self._places, minlength=len(self.buckets))
+
+    @cached_property
     def _where(self) -> tuple[np.ndarray, np.ndarray]:
         """Of every row its bucket and its position in there."""
-        places = _places(self.digests, len(self.buckets))
+        places, sizes = self._places, self._sizes
         order = np.argsort(places, kind="stable")
-        sizes = np.bincount(places, minlength=len(self.buckets))
         ranks = np.empty(len(places), dtype=np.int64)
         ranks[order] = np.arange(len(places)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         return places, ranks
@@ -132,24 +151,30 @@ class StoredRows:
         keep = np.ones(len(self), dtype=bool)
         keep[index] = False
         digests = [digest for digest, stays in zip(self.digests, keep, strict=True) if stays]
-        if _count(digests) != len(self.buckets):
-            return StoredRows.of(self.select(np.flatnonzero(keep)), digests)
         places, ranks = (values[index] for values in self._where)
         buckets = list(self.buckets)
         for b, here in _groups(places):
             buckets[b] = self._bucket(b).without(ranks[here])
-        return StoredRows(digests, buckets)
+        left = StoredRows(digests, buckets)
+        return left if _count(digests) == len(buckets) else left._sorted_anew()
 
-    def plus(self, at: int, rows: Rows | StoredRows, digests: Sequence[str]) -> StoredRows:
+    def _sorted_anew(self) -> StoredRows:
+        """In as many buckets as their number asks for; put together when they are read."""
+        own = np.arange(len(self))
+        return StoredRows.gathered((self,), self.digests, np.zeros_like(own), own)
+
+    def plus(
+        self, at: int, rows: Rows | SpooledRows | StoredRows, digests: Sequence[str]
+    ) -> StoredRows:
         """With more rows, before the one at ``at``; buckets without any of them stay as they are."""
         joined = (*self.digests[:at], *digests, *self.digests[at:])
-        if isinstance(rows, StoredRows):
+        if _count(joined) != len(self.buckets) and isinstance(rows, Rows):
+            rows = StoredRows.of(rows, digests)
+        if not isinstance(rows, Rows):
             own, new = np.arange(len(self)), np.arange(len(rows))
             whose = np.repeat([0, 1, 0], [at, len(rows), len(self) - at])
             where = np.concatenate([own[:at], new, own[at:]])
             return StoredRows.gathered((self, rows), joined, whose, where)
-        if _count(joined) != len(self.buckets):
-            return StoredRows.of(self.whole().insert(at, rows), joined)
         buckets, before = list(self.buckets), self._where[0][:at]
         for b, here in _groups(_places(digests, len(buckets))):
             position = int((before == b).sum())
@@ -160,17 +185,18 @@ class StoredRows:
         bucket = self.buckets[b]
         if isinstance(bucket, Rows):
             return bucket
-        if self._last is None or self._last[0] != b:
+        last = self._last  # another thread may put its own there
+        if last is None or last[0] != b:
             read = bucket.rows() if isinstance(bucket, GatheredBucket) else self._read(bucket, b)
-            self._last = (b, read)
-        return self._last[1]
+            last = self._last = (b, read)
+        return last[1]
 
     def _read(self, bucket: Path, b: int) -> Rows:
         if not bucket.is_file():
             raise FormatError(f"rows are missing: {bucket.name}.", RESTORE)
         arrays = files.read_arrays(bucket)
         rows = Rows(arrays["features"], arrays["targets"])
-        if len(rows) != int((self._where[0] == b).sum()):
+        if len(rows) != self._sizes[b]:
             raise FormatError(
                 f"{bucket.name} has {len(rows)} rows, not as many as records.", RESTORE
             )

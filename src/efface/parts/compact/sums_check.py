@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from efface.parts.compact.rows import Rows
+from efface.parts.compact.spooled_rows import SpooledRows
 from efface.parts.compact.statistics import Statistics
 from efface.parts.compact.stored_rows import StoredRows
 
@@ -23,7 +24,7 @@ SPLIT = 2**20  # products of halves of this size stay below 2^53 for a block of 
 Unsigned = NDArray[np.uint64]  # integers modulo 2^64
 
 
-def agree(sums: Statistics, rows: Rows | StoredRows) -> bool:
+def agree(sums: Statistics, rows: Rows | SpooledRows | StoredRows) -> bool:
     """Whether ``sums`` are G, B and n of ``rows``; wrong with probability below 2^-128."""
     if sums.limbs != 1:
         raise ValueError("sums of one limb are expected")

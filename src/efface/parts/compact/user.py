@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from efface.data.records import Records
 from efface.guarantee.apriori import StatePolicy
 from efface.guarantee.certificates import Certificate, ExactCertificate
 from efface.guarantee.check import Check
@@ -26,11 +27,15 @@ from efface.parts.compact.addend import Piece
 from efface.parts.compact.exact_product import SlicedWeights
 from efface.parts.compact.ridge import RidgeSolution
 from efface.parts.compact.row_maker import RowMaker
+from efface.parts.compact.rows import Rows
+from efface.parts.compact.spooled_rows import kept
 from efface.parts.compact.summed import Direction
 from efface.parts.compact.verification import Snapshot, compare
 from efface.parts.part import Agreement, Change, within_rounding
 from efface.parts.training_set import TrainingSet
 from efface.progress import Progress
+
+BATCH = 64  # records whose activations are in memory at once
 
 
 class CompactUser(RowMaker):
@@ -96,6 +101,44 @@ class CompactUser(RowMaker):
 
     def samples(self, data: TrainingSet, activations: Activations) -> TrainingSet:
         return replace(data, rows=self.rows(activations, data.labels))
+
+    def samples_of(
+        self,
+        data: TrainingSet,
+        records: Records,
+        cache: ActivationCache | None = None,
+        *,
+        progress: Progress | None = None,
+    ) -> TrainingSet:
+        """Rows of some records after the others: nobody's activation is in memory for longer than that.
+
+        Many rows are kept in a temporary file. Which records come together makes no difference to a row.
+        """
+        if len(records) == 0:
+            return self.samples(data, self.activations(records, cache))
+        stream = self._streamed(records, cache, progress)
+        return replace(data, rows=kept(self._rows_of(stream, data.labels, progress)))
+
+    def _streamed(
+        self, records: Records, cache: ActivationCache | None, progress: Progress | None
+    ) -> Iterator[Tensor]:
+        """Activations, some after the others: computed, or where there is a cache read from that."""
+        if cache is None:
+            yield from (activations for _, activations in self.form.stream(records, BATCH))
+            return
+        whole = self.activations(records, cache, progress=progress)
+        for start in range(0, len(records), BATCH):
+            yield whole[slice(start, start + BATCH)]
+
+    def _rows_of(
+        self, stream: Iterator[Tensor], labels: Tensor, progress: Progress | None
+    ) -> Iterator[Rows]:
+        done = 0
+        for activations in stream:
+            yield self.rows(activations, labels[done : done + len(activations)])
+            done += len(activations)
+            if progress is not None:
+                progress(done / len(labels), f"rows {done}/{len(labels)}")
 
     def learn(self, data: TrainingSet, progress: Progress | None = None) -> Solution:
         assert data.rows is not None
