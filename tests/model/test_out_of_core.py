@@ -13,11 +13,17 @@ from efface.data import loading
 from efface.data.records import Records
 from efface.model.mixed_linear import MixedLinear
 from efface.network.activations import SpooledActivations
+from efface.parts.compact import stored_rows
 from efface.parts.compact import user as compact
 from efface.parts.compact.rows import Rows
 from efface.parts.compact.spooled_rows import SpooledRows
 from efface.shards import Partial
 from efface.workspace import Workspace
+
+
+@pytest.fixture(autouse=True)
+def several_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored_rows, "PER_BUCKET", 8)
 
 
 @pytest.fixture
