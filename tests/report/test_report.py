@@ -6,6 +6,7 @@ import base64
 import io
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
@@ -25,7 +26,17 @@ from efface.report.figures import (
     lines,
     scatter,
 )
-from efface.report.html import Card, Digest, Figure, HowToCheck, Report, Section, Table, paragraphs
+from efface.report.html import (
+    Card,
+    Digest,
+    Figure,
+    HowToCheck,
+    Report,
+    Section,
+    Table,
+    paragraphs,
+    tiles,
+)
 from efface.report.images import Thumbnail, image_grid, png_uri
 
 VOID = {"meta", "link", "img", "br", "hr", "input"}
@@ -170,6 +181,35 @@ def test_an_empty_report_has_no_empty_boxes() -> None:
     assert '<ul class="cards"' not in page
 
 
+def test_what_it_is_about_and_when_stand_on_top(figures: dict[str, str]) -> None:
+    head = replace(sample_report(figures), subject="model <3>").render().partition("<main>")[0]
+    assert "model <3>" in Page(head + "</body></html>").text
+    assert "2030-01-02 03:04 UTC" in head
+    assert "facts" not in Report("Nothing").render().partition("</style>")[2]
+
+
+@pytest.mark.parametrize("most", [2, 4, 6])
+@pytest.mark.parametrize("count", range(1, 13))
+def test_no_tile_stands_alone_in_a_row(count: int, most: int) -> None:
+    in_a_row = tiles(count, most)
+    assert 1 <= in_a_row <= most
+    rows = [min(in_a_row, count - start) for start in range(0, count, in_a_row)]
+    assert count < 3 or most < 3 or in_a_row > 1
+    assert in_a_row == 1 or 1 not in rows
+
+
+def test_the_width_is_used_by_what_there_is(figures: dict[str, str]) -> None:
+    small, large = Table(("a", "b"), [(1, 2)]), Table(tuple("abcdefghi"), [range(9)])
+    drawing = Figure(figures["bars"])
+    assert Section("s", "few words", figures=[drawing], tables=[small]).layout == "beside"
+    assert Section("s", "few words", figures=[drawing], tables=[large]).layout == "stacked"
+    assert Section("s", "few words", figures=[drawing, drawing]).layout == "stacked"
+    assert Section("s", "few words", tables=[small]).layout == "margin"
+    assert Section("s", "many words " * 99, tables=[small]).layout == "stacked"
+    assert Section("s", "few words", tables=[large]).layout == "stacked"
+    assert Section("s", "few words", tables=[small], figures=[Figure("")]).layout == "margin"
+
+
 def test_paragraphs_escape_before_they_mark_up() -> None:
     assert paragraphs("a `<b>`\n \nc **d**") == (
         "<p>a <code>&lt;b&gt;</code></p>\n<p>c <strong>d</strong></p>"
@@ -215,6 +255,37 @@ def test_bars_are_as_high_as_their_values() -> None:
     assert np.allclose(np.array(heights) / heights[0], [1, 2, 3], rtol=1e-4)  # six written digits
 
 
+@pytest.mark.parametrize(
+    "nothing",
+    [
+        bars([], []),
+        bars(["a", "b"], [0.0, 0.0], errors=[0.0, 0.0], band=Band(0.0, 0.0, "retrained")),
+        lines([], Scale(), Scale()),
+        lines([Line("one point", [1.0], [2.0])], Scale(), Scale()),
+        histograms({"in": [], "out": []}),
+        scatter([], Scale(), Scale()),
+        heatmap([[0, 0]], ["a"], ["a", "b"]),
+        image_grid([]),
+    ],
+)
+def test_where_nothing_can_be_seen_nothing_is_drawn(nothing: str) -> None:
+    assert nothing == ""
+    page = Report("t", sections=[Section("s", figures=[Figure(nothing, instead="All are 0.")])])
+    assert "All are 0." in Page(page.render()).text
+    assert "<figure" not in page.render()
+
+
+def test_a_band_that_can_be_seen_is_drawn_behind_bars_of_zero() -> None:
+    assert "<path" in bars(["a"], [0.0], band=Band(0.1, 0.2, "retrained"))
+
+
+def test_points_on_each_other_share_a_label() -> None:
+    points = [Point("exact", 1.0, 0.5), Point("retrain", 1.0, 0.5), Point("far", 9.0, 0.9)]
+    found = texts(scatter(points, Scale(), Scale(percent=True)))
+    assert {"exact, retrain", "far"} <= found
+    assert "exact" not in found
+
+
 def test_equal_values_still_make_a_histogram() -> None:
     assert "<path" in histograms({"all the same": [2.0, 2.0]})
 
@@ -235,4 +306,3 @@ def test_a_grid_has_one_picture_each_in_rows() -> None:
     assert len(images) == 7
     assert len({node.get("x") for node in images}) == 3
     assert len({node.get("y") for node in images}) == 3
-    assert ET.fromstring(image_grid([])) is not None

@@ -61,7 +61,9 @@ def run(
     values["report"] = str(out / "report.html")
     files.write_json(out / "audit.json", {"schema": SCHEMA, **values})
     command = f"efface audit {workspace.path} DATA"
-    audit_report(values, f"Audit of release {workspace.number}", command).write(out / "report.html")
+    subject = f"the model in {workspace.path}, release {workspace.number}"
+    page = audit_report(values, f"Audit of release {workspace.number}", command, subject)
+    page.write(out / "report.html")
     return values
 
 

@@ -51,5 +51,6 @@ def run(
     files.write_json(out / "compare.json", {"schema": SCHEMA, **values})
     title = f"Forgetting methods compared on {config.data.spec}"
     command = f"efface compare {config.data.spec} --user {config.user.kind}"
-    audit_report(values, title, command).write(out / "report.html")
+    subject = f"{config.data.spec}, {len(records):,} images of {len(records.classes)} classes"
+    audit_report(values, title, command, subject).write(out / "report.html")
     return values

@@ -13,6 +13,7 @@ from efface.report.figures import Band, Line, Point, Scale, bars, histograms, li
 from efface.report.html import Card, Figure, HowToCheck, Report, Section, Table
 
 SETS = ("retained", "forgotten", "test")
+FEW_BARS = 5  # more need a row for themselves
 FLOOR = 1e-3  # of rates on logarithmic axes
 BARS = (  # readout, label of the axis, caption, in percent
     ("error_forgotten", "error", "Error on the forgotten records", True),
@@ -23,7 +24,7 @@ BARS = (  # readout, label of the axis, caption, in percent
 )
 
 
-def audit_report(values: dict[str, Any], title: str, command: str) -> Report:
+def audit_report(values: dict[str, Any], title: str, command: str, subject: str) -> Report:
     """One page: verdict, readouts beside the retrained band, attacks, and how to repeat it."""
     methods = values["methods"]
     sections = [_readout_section(values), _bars_section(methods)]
@@ -47,8 +48,8 @@ def audit_report(values: dict[str, Any], title: str, command: str) -> Report:
             HowToCheck("Measure everything again.", command),
             HowToCheck("All numbers behind this page are in the JSON file beside it."),
         ],
-        digests={},
         made=datetime.now(UTC),
+        subject=subject,
     )
 
 
@@ -93,7 +94,7 @@ def _readout_section(values: dict[str, Any]) -> Section:
             "retrained model**, on every set, not the best ones. Distances are between softmax outputs "
             "and those of the retrained model. Relearn time is the number of SGD steps until nine tenths "
             "of the loss that forgetting cost on the forgotten records is made up again; at "
-            f"{values['settings']['relearn']} it was stopped. Mean ± standard deviation of {seeds} runs."
+            f"{values['settings']['relearn']} it was stopped. {_runs(seeds)}"
         ),
         tables=[
             Table(("method", *(f"error, {s}" for s in SETS)), errors, numeric=(1, 2, 3)),
@@ -104,6 +105,7 @@ def _readout_section(values: dict[str, Any]) -> Section:
 
 def _bars_section(methods: Mapping[str, Any]) -> Section:
     drawn = []
+    wide = len(methods) > FEW_BARS
     names, exact = list(methods), own_method("compact").name
     for key, label, caption, percent in BARS:
         spreads = [methods[name]["readouts"][key] for name in names]
@@ -121,10 +123,10 @@ def _bars_section(methods: Mapping[str, Any]) -> Section:
             percent=percent,
             highlight=names.index(exact) if exact in names else None,
         )
-        # as html, because figures stand two in a row, and eleven bars need a row for themselves
         note = f"{caption}; inside the band is as if retrained."
-        drawn.append(f"<figure>{svg}<figcaption>{note}</figcaption></figure>")
-    return Section("Beside the retrained band", html="\n".join(drawn))
+        instead = f"{caption}: 0 with every method, the retrained model included."
+        drawn.append(Figure(svg, note, wide=wide, instead=instead))
+    return Section("Beside the retrained band", figures=drawn)
 
 
 def _attack_section(methods: Mapping[str, Any], game: str, heading: str) -> Section:
@@ -239,6 +241,10 @@ def _served_section(values: dict[str, Any]) -> Section:
         ),
         tables=[Table(("readout", "value"), rows, numeric=(1,))],
     )
+
+
+def _runs(seeds: int) -> str:
+    return f"Mean ± standard deviation of {seeds} runs." if seeds > 1 else "One run."
 
 
 def _spread(spread: Mapping[str, float], percent: bool = False) -> str:

@@ -49,6 +49,7 @@ def demo_report(
             "statistics of a model never given them": values["digests"]["retrained"],
         },
         made=datetime.now(UTC),
+        subject=f"{len(records):,} handwritten digits; the model in {out / 'model'}",
     )
 
 
@@ -77,6 +78,7 @@ def _data_section(records: Records, owner: str) -> Section:
             Figure(
                 image_grid(pictures, columns=15, side=44, title=f"the images of {owner}"),
                 f"All {len(owned)} images of one person, `{owner}`.",
+                wide=True,
             )
         ],
     )
@@ -192,6 +194,8 @@ def _errors_section(records: Records, predicted: list[str]) -> Section:
             Figure(
                 image_grid(wrong, columns=12, side=52, title="misread test images"),
                 f"All {len(wrong)} misread test images: label → prediction.",
+                wide=True,
+                instead=f"It misreads none of the {len(records.test)} test images.",
             )
         ],
     )

@@ -1,5 +1,7 @@
 """The figures of the reports. They take values and return SVG text; they compute no results.
 
+Where there is nothing to see (no values, or only zeros) they return "", and the page has a sentence instead.
+
 >>> svg = bars(["core", "user"], [0.91, 0.97], ylabel="accuracy", percent=True)
 >>> svg[:4]
 '<svg'
@@ -20,6 +22,9 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from efface.report.svg import BAND, PAPER, SERIES, SOFT, TEXT, canvas
 
 WIDTH, HEIGHT = 5.6, 3.1  # inches
+INVISIBLE = 1e-9  # of a bar's height
+CLOSE = (70, 10)  # dots to the side and up between points that share a label
+HIGHEST = 1.02  # of an axis in percent
 STYLES = ("-", "--", "-.", ":")  # beside the colours, for print in grey
 MARKERS = "osD^vP"
 ERROR_BARS: dict[str, Any] = {"ecolor": TEXT.light, "elinewidth": 1.1, "capsize": 3}
@@ -84,6 +89,8 @@ def bars(
 
     ``highlight`` colours one bar differently; ``low`` is where the axis begins (0 by default).
     """
+    if _flat([*values, band.high if band is not None else 0]):
+        return ""
     room = 0.6 if max(map(len, labels), default=0) <= 4 else 1.05  # inches a bar
     width = max(WIDTH * 0.75, room * len(labels) + 0.9)
     with canvas(title or ylabel, width, height) as drawing:
@@ -121,6 +128,8 @@ def lines(
 
     ``levels`` are labelled horizontal lines, such as a target to be reached.
     """
+    if all(len(curve.x) < 2 for curve in curves):
+        return ""
     with canvas(title or y.label, width, height) as drawing:
         axes = drawing.axes
         _scale(axes, "x", x)
@@ -156,6 +165,8 @@ def histograms(
     height: float = HEIGHT,
 ) -> str:
     """Distributions laid over each other on common bins, each scaled to the same area."""
+    if not any(len(values) for values in samples.values()):
+        return ""
     with canvas(title or xlabel, WIDTH, height) as drawing:
         axes = drawing.axes
         everything = np.concatenate([np.asarray(v, dtype=float) for v in samples.values()])
@@ -187,6 +198,8 @@ def scatter(
     height: float = HEIGHT,
 ) -> str:
     """Labelled points, such as information left against accuracy; ``band`` is a range of y."""
+    if not points:
+        return ""
     with canvas(title or f"{y.label} against {x.label}", width, height) as drawing:
         axes = drawing.axes
         _scale(axes, "x", x)
@@ -199,9 +212,13 @@ def scatter(
             color, marker = SERIES[i % len(SERIES)].light, MARKERS[i % len(MARKERS)]
             xs, ys = [p.x for p in members], [p.y for p in members]
             axes.scatter(xs, ys, s=46, zorder=3, label=group or None, color=color, marker=marker)
-        for point in points:
-            _note(axes, point.label, (point.x, point.y), (7, 4), ha="left", va="bottom")
         _limits(axes, x, y)
+        if y.percent and y.high is None:
+            axes.set_ylim(top=min(axes.get_ylim()[1], HIGHEST))
+        for text, at in _labels(axes, points):
+            right = axes.transAxes.inverted().transform(axes.transData.transform(at))[0] > 0.75
+            shift, side = ((-7, 4), "right") if right else ((7, 4), "left")
+            _note(axes, text, at, shift, ha=side, va="bottom")
         axes.grid()
         if band is not None or any(point.group for point in points):
             _legend(axes, above=True)
@@ -219,6 +236,8 @@ def heatmap(
 ) -> str:
     """A table of numbers as shades, each number written in its cell; zeros stay empty."""
     table = np.asarray(counts, dtype=float)
+    if not table.any():
+        return ""
     side = max(3.2, 0.42 * max(table.shape) + 1)
     with canvas(title or f"{ylabel} by {xlabel}", side * 1.1, side) as drawing:
         axes, top = drawing.axes, max(float(table.max()), 1.0)
@@ -242,6 +261,25 @@ def heatmap(
 
 
 # What they share.
+
+
+def _flat(values: Sequence[float]) -> bool:
+    """Whether bars of these heights cannot be seen."""
+    return all(abs(value) <= INVISIBLE for value in values)
+
+
+def _labels(axes: Axes, points: Sequence[Point]) -> list[tuple[str, tuple[float, float]]]:
+    """One label for points that lie on each other, else their names would, too."""
+    found: list[tuple[list[str], tuple[float, float], np.ndarray]] = []
+    for point in points:
+        at = axes.transData.transform((point.x, point.y))
+        for names, _, place in found:
+            if (np.abs(at - place) < CLOSE).all():
+                names.append(point.label)
+                break
+        else:
+            found.append(([point.label], (point.x, point.y), at))
+    return [(fill(", ".join(names), 30), place) for names, place, _ in found]
 
 
 def _scale(axes: Axes, which: str, scale: Scale) -> None:

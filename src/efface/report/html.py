@@ -20,6 +20,10 @@ from markupsafe import Markup, escape
 
 from efface.version import VERSION
 
+SHORT, MARGIN = 320, 760  # characters of prose: one column; what a margin can hold
+BESIDE_COLUMNS, MARGIN_COLUMNS = 5, 7  # of a table that has room beside a drawing, or beside prose
+MARGIN_ROWS = 14  # more would leave the margin empty below the prose
+
 
 @dataclass(frozen=True)
 class Card:
@@ -54,13 +58,23 @@ class Table:
     caption: str = ""
     numeric: Sequence[int] = ()
 
+    @property
+    def has_words(self) -> bool:
+        """Whether a column after the first is text: on a phone its rows become lists."""
+        return any(i not in self.numeric for i in range(1, len(self.columns)))
+
 
 @dataclass(frozen=True)
 class Figure:
-    """SVG text with a caption below."""
+    """SVG text with a caption below; ``wide`` has a row for itself.
+
+    Where there was nothing to draw, ``svg`` is empty, and the sentence ``instead`` takes its place.
+    """
 
     svg: str
     caption: str = ""
+    wide: bool = False
+    instead: str = ""
 
 
 @dataclass(frozen=True)
@@ -73,6 +87,28 @@ class Section:
     tables: Sequence[Table] = ()
     figures: Sequence[str | Figure] = ()
 
+    @property
+    def drawings(self) -> list[Figure]:
+        return [item if isinstance(item, Figure) else Figure(item) for item in self.figures]
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the prose is worth two columns."""
+        return len(self.prose) > SHORT
+
+    @property
+    def layout(self) -> str:
+        """How a wide screen is used: one drawing beside the words, a table beside them, or all stacked."""
+        drawn = [figure for figure in self.drawings if figure.svg]
+        if len(drawn) == len(self.figures) == 1 and not drawn[0].wide:
+            narrow = all(len(table.columns) <= BESIDE_COLUMNS for table in self.tables)
+            return "beside" if narrow else "stacked"
+        few_words = 0 < len(self.prose) <= MARGIN and not self.html
+        flat = 0 < sum(len(table.rows) for table in self.tables) <= MARGIN_ROWS
+        fits = flat and all(len(table.columns) <= MARGIN_COLUMNS for table in self.tables)
+        alone = all(figure.wide for figure in drawn)
+        return "margin" if few_words and fits and alone else "stacked"
+
 
 @dataclass(frozen=True)
 class HowToCheck:
@@ -84,7 +120,10 @@ class HowToCheck:
 
 @dataclass(frozen=True)
 class Report:
-    """All that the page shows. ``digests`` names what the numbers were computed from."""
+    """All that the page shows. ``subject`` says what it is about: which model, which data.
+
+    ``digests`` names what the numbers were computed from.
+    """
 
     title: str
     subtitle: str = ""
@@ -93,6 +132,7 @@ class Report:
     checks: Sequence[HowToCheck] = ()
     digests: Mapping[str, str] = field(default_factory=dict)
     made: datetime | None = None
+    subject: str = ""
 
     def render(self) -> str:
         """The page. ``made`` is the time it names; None leaves the time out."""
@@ -107,6 +147,19 @@ class Report:
         temporary.write_text(self.render(), encoding="utf-8")
         os.replace(temporary, path)
         return path
+
+
+def tiles(count: int, most: int) -> int:
+    """How many tiles stand in a row, so that rows are even and none of them holds only one.
+
+    >>> [tiles(n, 6) for n in (1, 5, 6, 7, 8, 13)]
+    [1, 5, 6, 4, 4, 5]
+    """
+    for num_rows in range(max(1, -(-count // most)), count + 1):
+        in_a_row = -(-count // num_rows)
+        if count % in_a_row != 1 or in_a_row == 1:
+            return in_a_row
+    return 1
 
 
 def paragraphs(text: str) -> Markup:
@@ -137,7 +190,7 @@ def _environment() -> Environment:
     environment.filters["paragraphs"] = paragraphs
     environment.filters["inline"] = _inline
     environment.filters["trusted"] = Markup
+    environment.filters["tiles"] = tiles
     environment.tests["digest"] = lambda value: isinstance(value, Digest)
     environment.tests["moment"] = lambda value: isinstance(value, Moment)
-    environment.tests["figure"] = lambda value: isinstance(value, Figure)
     return environment

@@ -31,8 +31,10 @@ def image_grid(
 ) -> str:
     """Pictures in rows of ``columns``, each drawn ``side`` pixels high with its caption below.
 
-    They are not smoothed: of an 8 × 8 digit one wants to see the 64 pixels.
+    They are not smoothed: of an 8 × 8 digit one wants to see the 64 pixels. No pictures: "".
     """
+    if not pictures:
+        return ""
     captioned = any(picture.caption for picture in pictures)
     step_x, step_y = side + GAP, side + GAP + (LINE if captioned else 0)
     num_columns = max(1, min(columns, len(pictures)))

@@ -8,11 +8,12 @@ out/report.html      the same to look at
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from efface.errors import EffaceError
-from efface.report.html import Figure, Report, Section, Table
+from efface.report.html import Card, Figure, Report, Section, Table
 from efface.reproduce.catalog import FIGURES
 
 
@@ -27,19 +28,40 @@ def present(out: Path) -> dict[str, Any]:
     for name, whole in found.items():
         figure, results = FIGURES[name], whole["results"]
         drawings = figure.draw(results)
-        for drawing in drawings:
+        for drawing in filter(lambda drawing: drawing.svg, drawings):
             (out / svg_name(name, drawing.name)).write_text(drawing.svg + "\n", encoding="utf-8")
         table, verdict = figure.table(results), figure.verdict(results)
         prose = f"**The paper:** {figure.claim}\n\n**Here:** {verdict}"
-        shown = [Figure(d.svg, d.caption) for d in drawings]
+        shown = [Figure(d.svg, d.caption, instead=f"{d.caption} All are 0.") for d in drawings]
         sections.append(Section(figure.title, prose, tables=[table], figures=shown))
         text += [f"## {figure.title}", prose, markdown(table)]
-        text += [f"![{d.caption}]({svg_name(name, d.name)})" for d in drawings]
+        text += [f"![{d.caption}]({svg_name(name, d.name)})" for d in drawings if d.svg]
     (out / "results.md").write_text("\n\n".join(text) + "\n", encoding="utf-8")
     settings = next(iter(found.values()))["settings"]
     title = f"The paper's experiments on {settings.get('data', out.name)}"
-    report = Report(title, subtitle(settings), sections=sections)
+    report = Report(
+        title,
+        subtitle(settings),
+        cards=_cards(found),
+        sections=sections,
+        made=datetime.now(UTC),
+        subject=f"{settings.get('data', out.name)}, the results in {out}",
+    )
     return {"report": str(report.write(out / "report.html")), "figures": list(found)}
+
+
+def _cards(found: dict[str, Any]) -> list[Card]:
+    """How many of the paper's claims came out as it says, by the verdicts' own first words."""
+    words = [
+        FIGURES[name].verdict(whole["results"]).partition(".")[0] for name, whole in found.items()
+    ]
+    notes = {
+        "Agrees": "of the paper's claims hold",
+        "Partly": "hold in part",
+        "Disagrees": "do not hold",
+    }
+    counted = {word: sum(text.strip("*") == word for text in words) for word in notes}
+    return [Card(word.lower(), str(count), notes[word]) for word, count in counted.items()]
 
 
 def finished(out: Path) -> dict[str, Any]:
