@@ -29,6 +29,7 @@ REGISTRY = (
     "warm",
     "verify",
     "ledger",
+    "releases",
     "evidence",
     "keys",
     "scan",

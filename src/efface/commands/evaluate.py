@@ -37,12 +37,14 @@ def evaluate(
     """Accuracy on labelled data: overall, for each class, and the confusions of the worst classes."""
     from efface.pipeline.evaluate import measure
     from efface.pipeline.inputs import load_model, read_labelled
+    from efface.workspace.published import current
 
-    loaded = load_model(model, trust_module)
+    loaded, published = load_model(model, trust_module), current(model)
     records = read_labelled(loaded, model, data, split, absolute_paths=absolute_paths)
     labels = [record.label for record in records]
     values = {
         "model": str(model),
+        "release": None if published is None else published.release,
         "split": split,
         **measure(labels, loaded.predict(records).tolist()),
     }

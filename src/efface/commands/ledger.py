@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json as json_lines
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -28,30 +27,14 @@ Example: [bold]efface ledger show model --lines > ledger.jsonl[/bold]"""
 LINES = "One row a line, as JSON, for somebody who checks the chain without the database."
 
 
-def _rows(model: Path) -> tuple[list[LedgerRow], int]:
-    """The rows, checked against the head and the manifest, and the number of the release."""
-    from efface.errors import EffaceError
-    from efface.files import locked
-    from efface.workspace.inventory import Inventory
-
-    inventory = Inventory(model)
-    inventory.only_looks = True
-    number = inventory.number
-    with locked(inventory.paths.lock):
-        if inventory.ledger.is_earlier():
-            inventory.check_ledger()
-            message = f"{model} has the journal of an earlier version, which is whole."
-            raise EffaceError(message, f"`efface resume {model}` makes a ledger of it.")
-        inventory.check_ledger()
-        return inventory.ledger.rows(), number
-
-
 def verify(model: ModelPath, json: JsonFlag = False) -> None:
     """Check every row of a model's ledger; exit code 4 names the first that was edited, removed or moved.
 
     The chain, its signed head, and the head that the manifest of the published release holds.
     """
-    rows, number = _rows(model)
+    from efface.workspace.history import checked_rows
+
+    rows, number = checked_rows(model)
     head = asdict(rows[-1].head)
     values: dict[str, Any] = {
         "model": str(model),
@@ -69,7 +52,9 @@ def show(
     json: JsonFlag = False,
 ) -> None:
     """Show the rows of a model's ledger: what happened when. It names nobody."""
-    rows, number = _rows(model)
+    from efface.workspace.history import checked_rows
+
+    rows, number = checked_rows(model)
     if lines:
         for row in rows:
             print(json_lines.dumps(asdict(row), sort_keys=True))
