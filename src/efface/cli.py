@@ -81,8 +81,10 @@ def guarded(command: Callable[..., Any]) -> Callable[..., Any]:
 def _report(problem: BaseException, *, as_json: bool) -> int:
     """Print the problem; returns the exit code."""
     if isinstance(problem, EffaceError | Interrupted):
-        fail(problem.message, problem.fix, exit_code=problem.exit_code, as_json=as_json)
-        return problem.exit_code
+        details = problem.details if isinstance(problem, EffaceError) else {}
+        code = problem.exit_code
+        fail(problem.message, problem.fix, exit_code=code, as_json=as_json, details=details)
+        return code
     known = _plain(problem)
     if known is not None:
         fail(*known, exit_code=known_code(problem), as_json=as_json)

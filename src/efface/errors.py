@@ -5,6 +5,8 @@ Exit codes of the command line: 0 ok, 2 usage or bad input, 3 guarantee not met,
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class EffaceError(Exception):
     """Base of all errors raised on purpose. ``fix`` is the sentence that says what to do."""
@@ -15,6 +17,11 @@ class EffaceError(Exception):
         self.message = message
         self.fix = fix
         super().__init__(f"{message} Fix: {fix}" if fix else message)
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """What programs are told besides, with ``--json``."""
+        return {}
 
     def __reduce__(self) -> tuple[object, ...]:
         """As it is, however many arguments it was made of: it may come from another process."""

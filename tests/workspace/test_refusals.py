@@ -48,8 +48,8 @@ def test_a_bad_request_changes_nothing(path: Path, request_: dict[str, Any], nam
     assert contents(path) == before
 
 
-def test_asking_again_for_a_forgotten_id_says_so(path: Path) -> None:
-    Workspace.open(path).forget(ids="image-1-2")
+def test_a_forgotten_id_that_nobody_asked_for_alone(path: Path) -> None:
+    Workspace.open(path).forget(owner=OWNER)
     before = contents(path)
     with pytest.raises(RequestError, match="if it was forgotten, nothing is left to do"):
         Workspace.open(path).forget(ids="image-1-2")

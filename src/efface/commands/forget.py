@@ -107,12 +107,14 @@ def forget(
     named = _named(owner, ids, id_, cohort, label, everything)
     if image is not None:
         named |= _pictured(opened, image, near, named)
+    together: tuple[Request, ...] = ()
     if from_ is not None:
         batch = _batch(opened, from_, named, user_part_only, deadline)
         if not dry_run and not batch.is_due(minimum_batch, _days(deadline)):
             _wait(batch, workspace, minimum_batch, as_json=json)
             return
         named |= {"ids": batch.ids, "in_core": batch.in_core}
+        together = batch.requests
     request = Request.of(**named)
     if dry_run:
         preview = opened.preview(request, user_part_only=user_part_only)
@@ -129,6 +131,7 @@ def forget(
             procedure=chosen,
             user_part_only=user_part_only,
             tell=warn,
+            together=together,
             progress=progress,
         )
     if from_ is not None:

@@ -74,12 +74,19 @@ def warn(message: str) -> None:
     console.print("note:", plain(message), style="yellow", markup=False)
 
 
-def fail(message: str, fix: str, *, exit_code: int = 2, as_json: bool = False) -> None:
+def fail(
+    message: str,
+    fix: str,
+    *,
+    exit_code: int = 2,
+    as_json: bool = False,
+    details: Mapping[str, Any] | None = None,
+) -> None:
     """``error: … Fix: …`` in red, on one line of stderr; as JSON, one object on stdout."""
     from rich.console import Console
 
     if as_json:
-        values = {"error": message, "fix": fix, "exit_code": exit_code}
+        values = {"error": message, "fix": fix, "exit_code": exit_code, **(details or {})}
         print(json.dumps(values), flush=True)
     text = f"error: {message} Fix: {fix}" if fix else f"error: {message}"
     text = " ".join(plain(text).split())

@@ -112,6 +112,9 @@ class Desk:
         )
         marks = ", ".join("?" * len(COLUMNS))
         tx.execute(f"INSERT INTO service_tickets ({', '.join(COLUMNS)}) VALUES ({marks})", values)
+        for text in intake.named:
+            row_of_it = (name, self.tag("identity", text))
+            tx.execute("INSERT INTO service_named (ticket, tag) VALUES (?, ?)", row_of_it)
         for wish in intake.wishes:
             tx.execute(
                 "INSERT INTO service_wishes (ticket, kind, url, token) VALUES (?, ?, ?, ?)",
@@ -141,6 +144,8 @@ class Desk:
         if state in ENDS:
             changes |= {"owners": None, "external": None, "body": None, "problem": ""}
             tx.execute("DELETE FROM service_wishes WHERE ticket = ?", (ticket.id,))
+        if state in ENDS and state is not State.DONE:
+            tx.execute("DELETE FROM service_named WHERE ticket = ?", (ticket.id,))
         return self._update(tx, ticket.id, changes)
 
     def _update(self, tx: Transaction, name: str, changes: dict[str, Any]) -> Ticket:
@@ -225,6 +230,14 @@ class Desk:
 
     def _found(self, tx: Transaction, source: str, external: str) -> Ticket | None:
         rows = tx.execute(NUMBERED, (source, external))
+        return Ticket.of_row(rows[0]) if rows else None
+
+    def done_for(self, named: Iterable[str]) -> Ticket | None:
+        """The last request that is done and came with one of these identities."""
+        tags = [self.tag("identity", text) for text in named]
+        marks = ", ".join("?" * len(tags))
+        sql = f"{SELECT} WHERE state = ? AND id IN (SELECT ticket FROM service_named WHERE tag IN ({marks}))"
+        rows = self.ledger.query(f"{sql} ORDER BY changed DESC LIMIT 1", (str(State.DONE), *tags))
         return Ticket.of_row(rows[0]) if rows else None
 
     def latest(self, number: int = 100) -> list[Ticket]:

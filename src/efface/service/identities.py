@@ -53,6 +53,19 @@ class SubjectIdentity:
         found = {(str(IdentityFormat.RAW), value) for value in values}
         return found | {(str(f), hashed(value, f)) for value in values for f in HASHED}
 
+    def kept(self) -> set[str]:
+        """By what it is recognised later, for keyed hashes: the SHA-256 of a raw value, or the hash given."""
+        digest = str(IdentityFormat.SHA256)
+        ours = digest if self.format is IdentityFormat.RAW else str(self.format)
+        return {self._spelt(how, value) for how, value in self.forms() if how == ours}
+
+    def known(self) -> set[str]:
+        """Whatever :meth:`kept` may have said of the same identity, raw or hashed."""
+        return {self._spelt(how, value) for how, value in self.forms()}
+
+    def _spelt(self, how: str, value: str) -> str:
+        return f"{self.type}\0{how}\0{value}"
+
 
 def hashed(value: str, how: IdentityFormat) -> str:
     """In hexadecimal digits. The old ones are not ours to choose: senders have them."""
@@ -61,10 +74,14 @@ def hashed(value: str, how: IdentityFormat) -> str:
 
 @dataclass(frozen=True)
 class Meant:
-    """The owners with user records that some identities stand for, and those with core records."""
+    """The owners with user records that some identities stand for, and those with core records.
+
+    ``names`` are all owners that may be meant, known or not.
+    """
 
     owners: tuple[str, ...]
     in_core: tuple[str, ...]
+    names: tuple[str, ...] = ()
 
 
 class Directory:
@@ -97,9 +114,9 @@ class Directory:
                 if form in self._named:
                     asked.add(self._named[form])
                 asked |= self._listed.get((identity.type, *form), set())
-        return Meant(
-            tuple(sorted(asked & self._owners)), tuple(self._core.owners_among(sorted(asked)))
-        )
+        names = tuple(sorted(asked))
+        in_core = tuple(self._core.owners_among(names))
+        return Meant(tuple(n for n in names if n in self._owners), in_core, names)
 
 
 def read_mapping(path: Path) -> dict[str, list[SubjectIdentity]]:

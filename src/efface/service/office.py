@@ -7,9 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from efface.errors import EffaceError
+from efface.model.request import Request
 from efface.service.desk import Desk
 from efface.service.evaluations import Evaluations
-from efface.service.identities import Directory, SubjectIdentity
+from efface.service.identities import Directory, Meant, SubjectIdentity
 from efface.service.keys import ApiKeys
 from efface.service.limits import RateLimiter
 from efface.service.metrics import Metrics
@@ -18,12 +19,19 @@ from efface.service.served import ServedModel
 from efface.service.sessions import Sessions
 from efface.service.states import Reason
 from efface.service.tickets import Intake, Ticket
+from efface.service.times import rfc3339, seconds_of
 from efface.workspace import Workspace
+from efface.workspace.earlier import find
+from efface.workspace.inventory import Inventory
 from efface.workspace.published import current
 
 
 class UnknownIdentityError(EffaceError):
     """Nobody in the model is meant by these identities."""
+
+
+class AlreadyForgottenError(UnknownIdentityError):
+    """Nobody is meant any more: the person was forgotten before."""
 
 
 class Office:
@@ -76,9 +84,27 @@ class Office:
             return replayed, False
         meant = self.directory().meant(identities)
         if not meant.owners and not meant.in_core:
+            self._check_forgotten(meant, identities)
             fix = "check the identities; if the person was forgotten, nothing is left to do."
             raise UnknownIdentityError("nobody in the model is meant by these identities.", fix)
         covered = bool(meant.owners) and (self.settings.user_part_only or not meant.in_core)
         refused = None if covered else Reason.CLAIM_NOT_COVERED
         whom = meant.owners or meant.in_core
-        return self.desk.submit(replace(intake, owners=whom, refused=refused))
+        named = tuple(sorted({text for identity in identities for text in identity.kept()}))
+        return self.desk.submit(replace(intake, owners=whom, refused=refused, named=named))
+
+    def _check_forgotten(self, meant: Meant, identities: list[SubjectIdentity]) -> None:
+        """Tell when somebody was forgotten who is not there any more; keyed hashes know it, and no name."""
+        ticket = self.desk.done_for({text for identity in identities for text in identity.known()})
+        inventory = Inventory(self.path)
+        inventory.only_looks = True
+        when, number = (0.0, None) if ticket is None else (ticket.changed, ticket.release)
+        for name in meant.names:
+            found = find(inventory, Request.of(owner=name)) if name else None
+            if found is not None and seconds_of(found.when) > when:
+                when, number = seconds_of(found.when), found.number
+        if number is not None:
+            message = (
+                f"the person was forgotten already, on {rfc3339(when)[:10]}: receipt {number}."
+            )
+            raise AlreadyForgottenError(message, "nothing is left to do.")

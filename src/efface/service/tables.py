@@ -38,6 +38,11 @@ STATEMENTS = (
         token TEXT NOT NULL
     )""",
     "CREATE INDEX IF NOT EXISTS service_wishes_ticket ON service_wishes (ticket)",
+    """CREATE TABLE IF NOT EXISTS service_named (
+        ticket TEXT NOT NULL,
+        tag TEXT NOT NULL
+    )""",
+    "CREATE INDEX IF NOT EXISTS service_named_tag ON service_named (tag)",
     """CREATE TABLE IF NOT EXISTS service_callbacks (
         id TEXT PRIMARY KEY,
         ticket TEXT NOT NULL,

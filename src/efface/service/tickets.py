@@ -46,7 +46,8 @@ class CallbackWish:
 class Intake:
     """A request that was checked: who brought it, under which number of theirs, whom it means.
 
-    ``(source, external_id)`` names it: the same brought twice is one request.
+    ``(source, external_id)`` names it: the same brought twice is one request. ``named``: the identities that
+    it came with, spelt for keyed hashes.
     """
 
     source: str
@@ -58,6 +59,7 @@ class Intake:
     submitted: float | None = None  # when the person asked, if it came later to us
     refused: Reason | None = None
     wishes: tuple[CallbackWish, ...] = ()
+    named: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -155,6 +155,7 @@ class Worker:
                 request,
                 user_part_only=self.settings.user_part_only,
                 references=tuple(reference(ticket) for ticket in batch),
+                together=[Request.of(owner=owner) for owner in sorted(asked)],
             )
         self.desk.move(batch, State.PUBLISHED, release=workspace.number)
         log.info("release %d: %d requests, %d records", workspace.number, len(batch), len(ids))

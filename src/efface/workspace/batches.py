@@ -43,6 +43,7 @@ class Batch:
     num_requests: int
     num_people: int
     age: timedelta | None
+    requests: tuple[Request, ...] = ()
 
     def is_due(self, minimum: int, deadline: timedelta | None) -> bool:
         """Whether enough people are together, or one has waited long enough."""
@@ -105,4 +106,5 @@ def collect(
     people = {owner for name, owner in zip(records.ids, records.owners, strict=True) if name in ids}
     times = [item.received for item in waiting if item.received is not None]
     age = (now or datetime.now(UTC)) - min(times) if times else None
-    return Batch(tuple(ids), tuple(staying), len(waiting), len(people), age)
+    requests = tuple(item.request for item in waiting)
+    return Batch(tuple(ids), tuple(staying), len(waiting), len(people), age, requests)

@@ -7,9 +7,8 @@ replaced the request can be computed anew from the intent; after it, only deleti
 from __future__ import annotations
 
 import contextlib
-import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,10 +19,11 @@ from safetensors import SafetensorError
 from efface import files
 from efface.errors import EffaceError, Interrupted, RequestError
 from efface.guarantee.certificates import Certificate
+from efface.model.request import Request
 from efface.progress import Progress
 from efface.workspace import superseded
 from efface.workspace.disk import explaining_the_disk, is_disk, is_full, remove, told
-from efface.workspace.forgotten import keyed
+from efface.workspace.earlier import hash_of, rows_of_several
 from efface.workspace.published import CURRENT, SCHEMA, Current
 from efface.workspace.signing import Signing
 from efface.workspace.steps import Action, Intent, Milestone, reach, sync_directory
@@ -71,11 +71,14 @@ class RequestProtocol:
             with self.store.holding():
                 yield
 
-    def accept(self, intent: Intent, progress: Progress | None) -> Result:
+    def accept(
+        self, intent: Intent, progress: Progress | None, together: Sequence[Request] = ()
+    ) -> Result:
         """From the saved intent on, the request will be carried out, by this process or another."""
         try:
             with explaining_the_disk("nothing was changed.", "free some space, ask again."):
-                self.inventory.ledger.accept(intent, **self._asked(intent))
+                several = self._several(intent, together)
+                self.inventory.ledger.accept(intent, several, **self._asked(intent))
                 reach(Milestone.ACCEPTED)
         except EffaceError as problem:
             self._call_off(intent, problem)
@@ -129,8 +132,13 @@ class RequestProtocol:
         """What is kept for ever of the request itself: a keyed hash."""
         if intent.request is None:
             return {}
-        text = json.dumps(intent.request.to_dict(), sort_keys=True)
-        return {"request": keyed(self.inventory.key, text)}
+        return {"request": hash_of(intent.request, self.inventory.key)}
+
+    def _several(self, intent: Intent, together: Sequence[Request]) -> list[dict[str, Any]]:
+        """Rows by which each is known later. Where noise hides the difference to the release before, so must
+        be how many asked: then there are none."""
+        hidden = intent.guarantee is not None and not self.store.part.noisy
+        return [] if hidden else list(rows_of_several(together, self.inventory.key))
 
     def _compute(
         self, intent: Intent, progress: Progress | None

@@ -10,7 +10,7 @@ shows. The manifest of a release has the head as it was then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -109,13 +109,20 @@ class WorkspaceLedger:
         with self._opened(writing=True) as ledger, ledger.transaction() as tx:
             tx.append(STEP, {**Entry(number, action, step, "").values(), **more})
 
-    def accept(self, intent: Intent, **more: str) -> None:
-        """From here on the request will be carried out, by this process or another."""
+    def accept(
+        self, intent: Intent, several: Sequence[Mapping[str, Any]] = (), **more: str
+    ) -> None:
+        """From here on the request will be carried out, by this process or another.
+
+        ``several`` are rows about the requests that it is made of.
+        """
         values = {**Entry(intent.number, intent.action, Milestone.ACCEPTED, "").values(), **more}
         with self._opened(writing=True) as ledger, ledger.transaction() as tx:
             tx.execute("DELETE FROM pending")
             tx.execute(SAVE, (intent.to_text(),))
             tx.append(STEP, values)
+            for row in several:
+                tx.append("requests", row)
 
     def end(
         self,

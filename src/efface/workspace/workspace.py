@@ -25,6 +25,7 @@ from efface.parts.training_set import TrainingSet
 from efface.progress import Progress
 from efface.workspace.building import Beginning, build
 from efface.workspace.disk import explaining_the_disk
+from efface.workspace.earlier import explained
 from efface.workspace.founding import check_folder
 from efface.workspace.inventory import Inventory
 from efface.workspace.protocol import RequestProtocol, Result
@@ -188,6 +189,7 @@ class Workspace:
         user_part_only: bool = False,
         tell: Callable[[str], None] = lambda text: None,
         references: tuple[str, ...] = (),
+        together: Sequence[Request] = (),
         progress: Progress | None = None,
         **whom: Unpack[Whom],
     ) -> Result:
@@ -200,7 +202,8 @@ class Workspace:
         An error before the release is published changes nothing. Once the intent is on disk a crash
         does not lose the request: opening the workspace finishes it. ``guarantee`` takes the place of
         the planned one for this request; ``procedure`` says how to get there (tangent), and ``tell`` hears,
-        before work starts, what is known about that. ``references``: digests of the request, for the receipt.
+        before work starts, what is known about that. ``references``: digests of the request, for the receipt;
+        ``together``: the requests that this one is made of, so that each is known when it comes again.
         """
         request = Request.one(request, whom)
         with self.protocol.working():
@@ -218,7 +221,8 @@ class Workspace:
             notes += self.core_index.still_known(request)
             intent = Intent(number, Action.FORGET, gone.digests, request, guarantee)
             intent = replace(intent, procedure=procedure, references=references)
-            result = self.protocol.accept(intent, progress)
+            each = [meant(asked, self.records.owners)[0] for asked in together]
+            result = self.protocol.accept(intent, progress, each)
             return replace(result, notes=(*notes, *result.notes))
 
     def _foretell(
@@ -342,13 +346,7 @@ class Workspace:
         try:
             positions = request.positions(data.records, core=core)
         except RequestError as error:
-            _, notes = meant(request, data.records.owners)
-            if notes:
-                raise RequestError(error.message, f"{error.fix} {'; '.join(notes)}.") from None
-            if not self.inventory.forgotten:
-                raise
-            hint = "if it was forgotten, nothing is left to do: names of forgotten records are not kept."
-            raise RequestError(error.message, f"{error.fix} {hint}") from None
+            raise explained(error, request, self.inventory, data.records.owners) from None
         return data.records[positions]
 
     def _check_new(self, records: Records, allow_reingest: bool) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ from efface.service.api.replies import ErrorReply, ServiceError, content, errors
 from efface.service.desk import ANNOUNCED
 from efface.service.identities import IdentityFormat, read_mapping
 from efface.service.keys import ANYBODY, BRINGING, ApiKey
-from efface.service.office import Office, UnknownIdentityError
+from efface.service.office import AlreadyForgottenError, Office, UnknownIdentityError
 from efface.service.settings import OpenDsrSettings
 from efface.service.states import Regulation, State
 from efface.service.tickets import CallbackWish, Intake, Ticket
@@ -158,7 +158,8 @@ def submit(request: Request, office: TheOffice, key: Bringing, body: RawBody) ->
             message = "images of this person are core data, which is not forgotten."
             raise ServiceError(400, ticket.reason, message, "ask the operator.")
     except UnknownIdentityError as problem:
-        unknown = ServiceError(400, "no_match", problem.message, problem.fix)
+        reason = "already_forgotten" if isinstance(problem, AlreadyForgottenError) else "no_match"
+        unknown = ServiceError(400, reason, problem.message, problem.fix)
         return signed_error(office, unknown)
     except EffaceError as problem:
         return signed_error(office, problem)

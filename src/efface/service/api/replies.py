@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, Response
 from efface.errors import EffaceError
 from efface.service.addresses import AddressError
 from efface.service.desk import ConflictError, UnknownTicketError
-from efface.service.office import UnknownIdentityError
+from efface.service.office import AlreadyForgottenError, UnknownIdentityError
 from efface.service.served import ImageError
 
 log = logging.getLogger("efface.service")
@@ -60,6 +60,7 @@ class ServiceError(EffaceError):
 
 
 KNOWN: tuple[tuple[type[EffaceError], int, str], ...] = (
+    (AlreadyForgottenError, 404, "already_forgotten"),
     (UnknownIdentityError, 404, "no_match"),
     (UnknownTicketError, 404, "no_request"),
     (ConflictError, 409, "conflict"),
