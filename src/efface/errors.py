@@ -5,7 +5,8 @@ Exit codes of the command line: 0 ok, 2 usage or bad input, 3 guarantee not met,
 
 from __future__ import annotations
 
-from typing import Any
+import copy
+from typing import Any, Self
 
 
 class EffaceError(Exception):
@@ -22,6 +23,13 @@ class EffaceError(Exception):
     def details(self) -> dict[str, Any]:
         """What programs are told besides, with ``--json``."""
         return {}
+
+    def located(self, where: str) -> Self:
+        """The same error, with the place it is about in front."""
+        found = copy.copy(self)
+        found.message = f"{where}: {self.message}"
+        found.args = (f"{found.message} Fix: {self.fix}" if self.fix else found.message,)
+        return found
 
     def __reduce__(self) -> tuple[object, ...]:
         """As it is, however many arguments it was made of: it may come from another process."""

@@ -65,6 +65,9 @@ def test_each_of_several_that_were_carried_out_together(
     for name in OTHERS:
         assert values_of(efface("forget", path, "--owner", name, "--json"), 2)["forgotten"]
         assert name.encode() not in b"".join(contents(path).values())
+    refused = values_of(efface("forget", path, "--from", tmp_path / "requests.jsonl", "--json"), 2)
+    assert refused["error"].startswith("line 1: ")
+    assert refused["forgotten"]["request"] == 2
     unknown = values_of(efface("forget", path, "--owner", "mallory", "--json"), 2)
     assert "forgotten" not in unknown
     assert efface("ledger", "verify", path).exit_code == 0

@@ -98,7 +98,7 @@ def collect(
         try:
             preview = workspace.preview(item.request, user_part_only=user_part_only)
         except EffaceError as problem:
-            raise type(problem)(f"line {item.line}: {problem.message}", problem.fix) from problem
+            raise problem.located(f"line {item.line}") from problem
         ids |= dict.fromkeys(preview.ids)
         if item.request.kind in (RequestKind.OWNER, RequestKind.COHORT):
             staying |= dict.fromkeys(workspace.core_index.matching(item.request))
