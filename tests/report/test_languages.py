@@ -53,6 +53,7 @@ SAID = (
     *signing.NOT_COVERED,
     certificates.ROUNDING,
     certificates.FURTHER,
+    certificates.PARTNERS,
     *certificates.in_core(12),
     *certificates.together(1),
     *certificates.together(12),

@@ -23,6 +23,7 @@ REGISTRY = (
     "add",
     "rows",
     "merge",
+    "partner",
     "plan",
     "resume",
     "cancel",

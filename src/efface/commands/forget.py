@@ -264,7 +264,7 @@ def report(result: Result, workspace: Path, *, as_json: bool) -> None:
 
 def render(console: Console, values: Mapping[str, Any]) -> None:
     certificate = values["certificate"]
-    done = "forgotten" if values["action"] == "forget" else "added"
+    done = "forgotten" if values["action"].endswith("forget") else "added"
     rows = table("certificate" if certificate else "request", "")
     rows.columns[1].overflow = "fold"  # digests are of no use without their end
     rows.add_row(f"records {done}", f"{values['num_records']:,}")
@@ -297,6 +297,9 @@ def lines(certificate: Mapping[str, Any]) -> list[tuple[str, str]]:
         retained.append(("deleted together", _together(certificate["num_people"])))
     if certificate["num_in_core"]:
         retained.append(("stay in core", f"{certificate['num_in_core']:,} images"))
+    if certificate.get("num_partners"):
+        rows, who = f"{certificate['num_from_partners']:,}", certificate["num_partners"]
+        retained.append(("from partners", f"{rows} of them, on the word of {who}"))
     if certificate["kind"] == "exact":
         return [
             *retained,

@@ -21,6 +21,10 @@ DIFFERENCE = (
 )
 FURTHER = "differences between releases that are further apart than the last two"
 ROUNDING = "rounding in float64 of the gradient: not bounded for a network with such layers"
+PARTNERS = (
+    "that the sums which partners sent instead of records are those of images, and that what was forgotten there "
+    "is out of them: this rests on their word"
+)
 NOT_COVERED = (
     "releases made before the request",
     DIFFERENCE,
@@ -245,6 +249,8 @@ class ExactCertificate:
     given: Given | None = None
     num_in_core: int = 0
     num_people: int = 0
+    num_partners: int = 0  # who sent sums instead of records, and how many records these are of
+    num_from_partners: int = 0
     kind: str = "exact"
     version: str = VERSION
 
@@ -256,7 +262,7 @@ class ExactCertificate:
 
     @property
     def not_covered(self) -> tuple[str, ...]:
-        stays = in_core(self.num_in_core)
+        stays = (*in_core(self.num_in_core), *((PARTNERS,) if self.num_partners else ()))
         if self.difference is None:
             return (*stays, *NOT_COVERED, *together(self.num_people))
         return (*stays, *(FURTHER if text == DIFFERENCE else text for text in NOT_COVERED))
@@ -270,13 +276,20 @@ class ExactCertificate:
     def _given(self) -> dict[str, Any]:
         return {} if self.given is None else {"given": asdict(self.given)}
 
+    @property
+    def _partners(self) -> dict[str, int]:
+        names = ("num_partners", "num_from_partners")
+        return {name: getattr(self, name) for name in names} if self.num_partners else {}
+
     def private(self) -> dict[str, Any]:
-        late = ("weights_proved", "given")  # not in certificates of earlier versions
+        # Not in certificates of earlier versions.
+        late = ("weights_proved", "given", "num_partners", "num_from_partners")
         fields = {name: value for name, value in asdict(self).items() if name not in late}
         return {
             **fields,
             **self._proved,
             **self._given,
+            **self._partners,
             "difference": None if self.difference is None else self.difference.private(),
             "passed": self.passed,
             "not_covered": self.not_covered,
@@ -289,6 +302,7 @@ class ExactCertificate:
             "statistics_digest": self.statistics_digest,
             "num_retained": self.num_retained,
             **self._proved,
+            **self._partners,
         }
         noise = None if self.difference is None else self.difference.public()
         return {

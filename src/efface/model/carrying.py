@@ -43,7 +43,7 @@ def carry_out(
     staying = index.check(request, user_part_only=user_part_only)
     core = data.core_ids | index.ids
     positions = request.positions(data.records, core=core, forgotten=forgotten)
-    if len(positions) == len(data.records):
+    if len(positions) == len(data.records) and not data.num_from_partners:
         change = part.forget_everything(data)
     else:
         if guarantee is None and part.noisy and plan is not None:

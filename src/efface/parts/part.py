@@ -20,6 +20,7 @@ from efface.guarantee.apriori import RequestHistory, StatePolicy
 from efface.guarantee.certificates import Certificate, ExactCertificate, Given
 from efface.guarantee.check import Check
 from efface.guarantee.promise import Guarantee
+from efface.parts.compact.guest import Guest
 from efface.parts.training_set import TrainingSet
 from efface.progress import Progress
 
@@ -122,6 +123,11 @@ class Forgetter(ABC):
             given=self.given,
         )
         return Change(data.without(np.arange(len(data.records))), certificate, None)
+
+    def host(self, data: TrainingSet, guest: Guest, guarantee: Guarantee | None) -> Change:
+        """Take a partner's sums in, in the place of those that it has here; without rows left it is gone."""
+        fix = "train with --user compact: its sums can be made elsewhere."
+        raise EffaceError(f"a {self.kind} part has no sums that partners could send.", fix)
 
     @classmethod
     @abstractmethod

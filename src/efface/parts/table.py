@@ -19,7 +19,7 @@ PARTS = {
     "tangent": "efface.parts.tangent.user:TangentUser",
 }
 # Parts whose requests need their files alone; all others load the whole model.
-STORED = {"compact": "efface.parts.compact.summed:StoredSums"}
+STORED = {"compact": "efface.parts.compact.stored_sums:StoredSums"}
 VIEWS = {
     "compact": "efface.parts.compact.view:CompactView",
     "tangent": "efface.parts.tangent.view:TangentView",

@@ -15,6 +15,7 @@ from efface.data.records import Records
 from efface.data.stored_records import CORE_COLUMNS, StoredRecords, columns_of
 from efface.errors import FormatError
 from efface.network.saved import is_digest
+from efface.parts.compact.guest import Guest, load_guests, save_guests
 from efface.parts.compact.rows import Rows
 from efface.parts.compact.spooled_rows import SpooledRows
 from efface.parts.compact.statistics import Statistics
@@ -38,7 +39,7 @@ class TrainingSet:
     That is its ``activations`` at the boundary (tangent) or its quantised ``rows`` (compact). ``indices`` are
     the labels' places in the class list, ``looks`` perceptual hashes of the user records, in order, where
     they have been taken (a workspace does). ``sums`` are those of all its rows, where they were made
-    beforehand (in shards).
+    beforehand (in shards). ``guests`` are what partners have put in, as sums: none of it is in the rows.
     """
 
     records: Records
@@ -48,9 +49,30 @@ class TrainingSet:
     rows: Rows | SpooledRows | StoredRows | None = None
     looks: tuple[str, ...] | None = None
     sums: Statistics | None = None
+    guests: tuple[Guest, ...] = ()
 
     def __len__(self) -> int:
+        """Of the records that are at hand."""
         return len(self.indices)
+
+    @property
+    def num_from_partners(self) -> int:
+        return sum(guest.num_rows for guest in self.guests)
+
+    @property
+    def num_retained(self) -> int:
+        """How many records the weights are learnt from; none where nobody's but core's are left."""
+        num_guests = self.num_from_partners
+        return len(self) + num_guests if len(self.records) or num_guests else 0
+
+    def guest(self, admission: str) -> Guest | None:
+        """The partner that was admitted so, if it has sent anything."""
+        return next((guest for guest in self.guests if guest.admission == admission), None)
+
+    def hosting(self, guest: Guest) -> TrainingSet:
+        """The set with this guest as it is now."""
+        others = [other for other in self.guests if other.admission != guest.admission]
+        return replace(self, guests=tuple(sorted((*others, guest), key=lambda g: g.admission)))
 
     @property
     def labels(self) -> Tensor:
@@ -130,6 +152,8 @@ class TrainingSet:
             stored.save(directory / ROWS, buckets)
         if self.sums is not None:
             write_sums(directory / SUMS, self.sums)
+        if self.guests:
+            save_guests(directory, self.guests)
 
     @classmethod
     def load(cls, directory: Path, classes: Sequence[str], buckets: Path) -> TrainingSet:
@@ -150,7 +174,8 @@ class TrainingSet:
                 f"records.json in {directory} has {len(looks)} looks for {len(records)} records."
             )
             raise FormatError(message, "restore it from a copy.")
-        data = cls(records, replay, np.concatenate(labels), looks=looks)
+        guests = load_guests(directory)
+        data = cls(records, replay, np.concatenate(labels), looks=looks, guests=guests)
         if not (directory / ROWS).is_file():
             return data
         data = replace(data, rows=StoredRows.load(directory / ROWS, buckets, data.digests))

@@ -20,6 +20,7 @@ from efface.version import VERSION
 
 STEPS = ("accepted", "prepared", "published", "purged", "done", "aborted")
 ANEW = "--retrain --from-images IMAGES"
+FORGETS = ("forget", "partner-forget")
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Account:
     def kind(self) -> str:
         """Of the guarantee; empty if nothing was removed."""
         certificate = self.receipt.certificate
-        forgotten = self.receipt.action == "forget" and certificate is not None
+        forgotten = self.receipt.action in FORGETS and certificate is not None
         return str(certificate["kind"]) if forgotten and certificate is not None else ""
 
     def time_of(self, step: str) -> str:
@@ -80,7 +81,7 @@ class Account:
 
 def page(account: Account, language: Language = Language.ENGLISH) -> Document:
     say, receipt = words(language), account.receipt
-    title = say("title.forget" if receipt.action == "forget" else "title.other")
+    title = say("title.forget" if receipt.action in FORGETS else "title.other")
     parts = (
         Part(say("short.heading"), _short(account, say)),
         _request(account, say),

@@ -30,6 +30,7 @@ def _known() -> Iterator[tuple[str, str]]:
     yield from (("earlier", earlier), ("difference", difference), ("chosen", chosen))
     yield from (("core", core), ("copies", copies), ("all", every), ("clock", clock))
     yield from (("rounding", certificates.ROUNDING), ("further", certificates.FURTHER))
+    yield "partners", certificates.PARTNERS
     yield "in_core", certificates.in_core(EXAMPLE)[0]
     yield "alone", certificates.together(1)[0]
     yield "people", certificates.together(EXAMPLE)[0]

@@ -22,6 +22,7 @@ from efface.parts.compact.addend import Addend
 from efface.parts.compact.sums_check import agree
 from efface.parts.training_set import TrainingSet
 from efface.progress import Progress
+from efface.shards.same_model import given_of, require_same
 from efface.version import VERSION
 from efface.workspace.disk import remove
 
@@ -44,7 +45,7 @@ class Partial:
         """Rows of ``records`` and their sums; nothing of the model is changed."""
         if len(records) == 0:
             raise EffaceError(f"{name}: there are no records in it.", "use fewer shards.")
-        given = _given(model)
+        given = given_of(model)
         data, sums = model.stage(records, progress=progress), model.user.no_statistics()
         assert data.rows is not None
         Addend((data.rows,)).into(sums)
@@ -94,31 +95,8 @@ class Partial:
 
     def check(self, model: MixedLinear) -> None:
         """Refuse a partial that was made for another model, or whose sums are not those of its rows."""
-        _require_same(self.name, self.given, _given(model))
+        require_same(f"partial {self.name}", self.given, given_of(model))
         rows, sums = self.data.rows, self.data.sums
         if rows is None or sums is None or not agree(sums, rows):
             message = f"partial {self.name}: its sums are not those of its rows."
             raise FormatError(message, "make it again with `efface rows`.")
-
-
-def _given(model: MixedLinear) -> Given:
-    given = model.user.given
-    if not isinstance(given, Given):
-        fix = "train with --user compact: its sums can be made in parts."
-        raise EffaceError(f"a {model.user.kind} part cannot be trained in shards.", fix)
-    if model.user.num_weights == 0:
-        fix = "train it first, `efface train --core-only` say: rows need its bases and scales."
-        raise EffaceError("the model's user part has no features yet.", fix)
-    return given
-
-
-def _require_same(name: str, theirs: Given, ours: Given) -> None:
-    """Digests of core, calibration, classes and preprocessing; in floats the machine's kind as well."""
-    if ours.arithmetic == "integer":  # the same on every machine
-        theirs = replace(theirs, environment=ours.environment)
-    if theirs == ours:
-        return
-    mine, other = asdict(ours), asdict(theirs)
-    different = ", ".join(key for key in mine if mine[key] != other[key])
-    message = f"partial {name} was made for another model: {different} differ."
-    raise EffaceError(message, "make it with `efface rows --model` and this model.")

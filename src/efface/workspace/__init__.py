@@ -4,6 +4,7 @@
     core/<k>/                                      the core, its records, settings, what is promised
     releases/<n>/                                  what is served: user weights and settings
     private/<n>/                                   what later requests start from: records and sums
+    private/partners.json                          who may send sums instead of records
     private/rows/                                  rows (compact), in files that releases share
     activations/                                   boundary activations (tangent)
     certificates/<n>.private.json <n>.public.json
@@ -18,7 +19,8 @@ Of a forgotten record a keyed digest is kept, to refuse it when it comes again, 
 ``forgotten.py``.
 """
 
+from efface.workspace.preview import Preview
 from efface.workspace.protocol import Result
-from efface.workspace.workspace import Preview, Workspace
+from efface.workspace.workspace import Workspace
 
 __all__ = ["Preview", "Result", "Workspace"]

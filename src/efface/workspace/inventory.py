@@ -20,7 +20,7 @@ from efface.workspace import receipt_files, superseded
 from efface.workspace.forgotten import KEY, Forgotten, load_key
 from efface.workspace.manifest import NAME as MANIFEST
 from efface.workspace.manifest import Manifest
-from efface.workspace.paths import Paths
+from efface.workspace.paths import PARTNERS, Paths
 from efface.workspace.published import CURRENT, Current, current
 from efface.workspace.steps import Entry, Milestone
 from efface.workspace.told import WorkspaceLedger
@@ -128,7 +128,7 @@ class Inventory:
         """The files of a settled workspace, by their paths below it; any other file is not its own."""
         found = {CURRENT, "lock", *self.ledger.owned(), *self.manifest.files}
         found |= receipt_files.owned(self.path / receipt_files.FOLDER)
-        found.add(f"private/{self.number}/{MANIFEST}")
+        found |= {f"private/{self.number}/{MANIFEST}", f"private/{PARTNERS}"}
         if self.paths.warm.exists():
             found |= {"private/warm.json", f"private/{self.number}/{FACTOR}"}
         cache = self.cache

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 STAGING, ROWS = "staging", "rows"  # folders in private/, beside that of the release
+PARTNERS = "partners.json"  # a file there
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from efface.progress import Progress
 from efface.workspace import superseded
 from efface.workspace.disk import explaining_the_disk, is_disk, is_full, remove, told
 from efface.workspace.earlier import hash_of, rows_of_several
+from efface.workspace.forgotten import Forgotten
 from efface.workspace.published import CURRENT, SCHEMA, Current
 from efface.workspace.signing import Signing
 from efface.workspace.steps import Action, Intent, Milestone, reach, sync_directory
@@ -115,8 +116,7 @@ class RequestProtocol:
     def _prepare(self, intent: Intent, progress: Progress | None) -> None:
         """Compute the new release and write all of it; on an error the request is called off."""
         try:
-            gone = intent.digests if intent.action is Action.FORGET else ()
-            forgotten = self.inventory.forgotten.changed(gone, intent.restored)
+            forgotten = self._forgotten(intent)
             model, certificate = self._compute(intent, progress)
             reach(Milestone.COMPUTED)
             self.store.write(
@@ -127,6 +127,11 @@ class RequestProtocol:
                 self._call_off(intent, problem)
             raise
         self._mark(intent, Milestone.PREPARED, manifest=self.store.signature(intent.number))
+
+    def _forgotten(self, intent: Intent) -> Forgotten:
+        known, forgets = self.inventory.forgotten, intent.action.forgets
+        change = known.retagged if intent.action.is_partners else known.changed
+        return change(intent.digests if forgets else (), intent.restored)
 
     def _asked(self, intent: Intent) -> dict[str, str]:
         """What is kept for ever of the request itself: a keyed hash."""
@@ -151,8 +156,13 @@ class RequestProtocol:
             if intent.procedure is not None:  # parts with one way to forget are asked without
                 options["procedure"] = intent.procedure
             return kept, kept.carry_out(intent.request, intent.guarantee, **options)
-        model = self.store.model()
         part = self.store.staged()
+        if intent.action.is_partners:
+            kept = self.store.kept_model()
+            change = kept.user.host(kept.data, part.guests[0], intent.guarantee)
+            kept.data = change.data
+            return kept, change.certificate
+        model = self.store.model()
         if model.cache is not None:
             assert part.activations is not None
             model.cache.put(part.records.digests, part.activations[slice(0, len(part))])

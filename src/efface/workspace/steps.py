@@ -26,6 +26,16 @@ class Action(StrEnum):
     FORGET = "forget"
     ADD = "add"
     PLAN = "plan"
+    PARTNER_ADD = "partner-add"  # a partner's sums came in
+    PARTNER_FORGET = "partner-forget"  # … and some of its records went out of them
+
+    @property
+    def is_partners(self) -> bool:
+        return self in (Action.PARTNER_ADD, Action.PARTNER_FORGET)
+
+    @property
+    def forgets(self) -> bool:
+        return self in (Action.FORGET, Action.PARTNER_FORGET)
 
 
 class Milestone(StrEnum):
@@ -77,9 +87,9 @@ def sync_directory(path: Path) -> None:
 class Intent:
     """A request in flight: all it takes to carry it out again from the release before it.
 
-    ``digests`` are the content digests of the records it is about; ``restored`` those of them that were
-    forgotten before and are taken in again on purpose; ``references`` are digests by which whoever asked
-    knows the request, for the receipt. ``procedure``: how to forget, if that was said.
+    ``digests`` are the content digests of the records it is about (of a partner's, their tags); ``restored``
+    those of them that were forgotten before and are taken in again on purpose; ``references`` are digests by
+    which whoever asked knows the request, for the receipt. ``procedure``: how to forget, if that was said.
     """
 
     number: int

@@ -17,7 +17,7 @@ from efface.workspace.disk import remove
 from efface.workspace.manifest import bytes_digest
 
 CERTIFICATE_SCHEMA = "efface.certificate/1"
-TELLING = ("statistics_digest", "weights_digest", "num_retained")
+TELLING = ("statistics_digest", "weights_digest", "num_retained", "num_from_partners")
 
 
 def numbered(folder: Path) -> Iterator[tuple[int, Path]]:

@@ -20,6 +20,7 @@ from efface.guarantee.certificates import (
 )
 from efface.guarantee.check import Check
 from efface.model.mixed_linear import MixedLinear
+from efface.parts.compact.plausible import objection
 from efface.receipts.receipt import WHOLE
 from efface.workspace import Workspace
 from efface.workspace.steps import Action, Milestone
@@ -46,6 +47,8 @@ def all_checks(
         model = workspace.model()
         yield _core(workspace, model)
         yield _certificate(workspace, model)
+        if workspace.data.num_from_partners:
+            yield _partners(workspace)
         if retrain:
             yield from _retrain(workspace, model)
         if images is not None:
@@ -154,6 +157,19 @@ def _other_givens(certificate: Certificate, model: MixedLinear) -> list[str]:
     return [f"it was given another {name.replace('_', ' ')}" for name in names]
 
 
+def _partners(workspace: Workspace) -> Check:
+    """Sums that rows can have, of as many records as there are tags; that these are images' is their word."""
+    guests = [guest for guest in workspace.data.guests if guest.num_rows]
+    wrong = [
+        guest.name
+        for guest in guests
+        if objection(guest.sums) or not guest.num_rows == guest.sums.num_rows == len(guest.tags)
+    ]
+    names, number = ", ".join(guest.name for guest in guests), workspace.data.num_from_partners
+    detail = f"{number} records of {names}: sums that rows can have; whose rows is their word"
+    return Check("partners", not wrong, f"no sums: {', '.join(wrong)}" if wrong else detail)
+
+
 def _unchecked(certificate: Certificate) -> bool:
     """Whether part of it rests on what nobody has any more: weights without noise, sums before."""
     if isinstance(certificate, ShiftCertificate):
@@ -177,8 +193,7 @@ def _stored(workspace: Workspace, form: str) -> dict[str, Any]:
 def _mismatches(workspace: Workspace, model: MixedLinear) -> Iterator[str]:
     certificate = workspace.certificate
     assert certificate is not None
-    user, records = model.user, workspace.records
-    retained = len(workspace.data) if len(records) else 0
+    user, retained = model.user, workspace.data.num_retained
     if certificate.num_retained != retained:
         yield f"{retained} records are retained, not {certificate.num_retained}"
     if not isinstance(certificate, ExactCertificate):
@@ -193,7 +208,7 @@ def _mismatches(workspace: Workspace, model: MixedLinear) -> Iterator[str]:
 
 
 def _retrain(workspace: Workspace, model: MixedLinear) -> Iterator[Check]:
-    if len(workspace.records) == 0:
+    if workspace.data.num_retained == 0:
         zero = not any(t.any() for n, t in model.user.tensors.items() if n in ("weights", "theta"))
         yield Check("retrain", zero, "no user records: the weights are 0" if zero else "not 0")
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -28,6 +28,8 @@ from efface.workspace.disk import explaining_the_disk
 from efface.workspace.earlier import explained
 from efface.workspace.founding import check_folder
 from efface.workspace.inventory import Inventory
+from efface.workspace.partners import elsewhere, refuse_guests
+from efface.workspace.preview import Preview
 from efface.workspace.protocol import RequestProtocol, Result
 from efface.workspace.published import current, load
 from efface.workspace.steps import Action, Intent, Milestone, reach
@@ -37,18 +39,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from efface.model.mixed_linear import MixedLinear
-
-
-@dataclass(frozen=True)
-class Preview:
-    """What a request would do."""
-
-    num_forgotten: int
-    num_retained: int
-    ids: tuple[str, ...]
-    num_in_core: int = 0
-    num_people: int = 0
-    notes: tuple[str, ...] = ()
 
 
 class Workspace:
@@ -176,7 +166,7 @@ class Workspace:
             request, notes = meant(Request.one(request, whom), self.records.owners)
             staying = self.core_index.check(request, user_part_only=user_part_only)
             gone = self._named(request)
-            retained, people = len(self.data) - len(gone), len(set(gone.owners))
+            retained, people = self.data.num_retained - len(gone), len(set(gone.owners))
             notes += self.core_index.still_known(request)
             return Preview(len(gone), retained, gone.ids, staying, people, notes)
 
@@ -211,14 +201,14 @@ class Workspace:
             self.core_index.check(request, user_part_only=user_part_only)
             gone = self._named(request)
             guarantee = guarantee or self.guarantee
-            if len(gone) == len(self.records):
+            if len(gone) == len(self.records) and not self.data.num_from_partners:
                 guarantee = None  # the weights will be 0
             elif guarantee is None and self.store.part.noisy:
                 guarantee = self._planned(1.0, 1e-5, None)
             if procedure is not None:
                 self._foretell(gone, procedure, tell)
             number = self.inventory.number + 1
-            notes += self.core_index.still_known(request)
+            notes += self.core_index.still_known(request) + elsewhere(self.data.guests)
             intent = Intent(number, Action.FORGET, gone.digests, request, guarantee)
             intent = replace(intent, procedure=procedure, references=references)
             each = [meant(asked, self.records.owners)[0] for asked in together]
@@ -366,6 +356,7 @@ class Workspace:
                 fix = "train a new model with this class."
                 raise RecordError(record.id, f"label {record.label!r} is none of the core's.", fix)
         index.check_new(records)
+        refuse_guests(records, self.data.guests, self.inventory.key)
         return self.check_forgotten(records, allow_reingest=allow_reingest)
 
     def check_forgotten(self, *sets: Records | None, allow_reingest: bool) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from efface.arithmetic.kinds import ARITHMETIC, FLOAT
 from efface.digests import tensors_digest
 from efface.environment import environment
 from efface.errors import EffaceError, GuaranteeError
@@ -27,6 +26,7 @@ from efface.guarantee.certificates import Difference, ExactCertificate, Given, r
 from efface.guarantee.promise import Guarantee
 from efface.parts.compact.addend import Addend, Piece
 from efface.parts.compact.factor import Way
+from efface.parts.compact.guest import Guest
 from efface.parts.compact.kept_factor import KeptFactor
 from efface.parts.compact.quantiser import Quantiser
 from efface.parts.compact.ridge import RidgeSolution, factor_of, solve
@@ -214,8 +214,30 @@ class Summed(Forgetter):
         result, difference = self.changed((rows,), Direction.OUT, guarantee, test_seed)
         left = data.without(positions)
         residual = result.relative_residual
-        certificate = self.certified(len(left), len(positions), residual, difference)
+        certificate = self.certified(left, len(positions), residual, difference)
         return Change(left, certificate, self.told(result))
+
+    def host(self, data: TrainingSet, guest: Guest, guarantee: Guarantee | None) -> Change:
+        """A partner's sums come in; if it had some here, what ``guest`` no longer has goes out."""
+        before, after = data.guest(guest.admission), data.hosting(guest)
+        gone = 0 if before is None else before.num_rows - guest.num_rows
+        if not after.num_retained:
+            self.reset()
+            return Change(after, self.certified(after, gone, 0.0), None)
+        if before is None or not before.num_rows:
+            pieces, way = self._joining(data, guest), Direction.IN
+        else:
+            pieces, way = (before.sums_without(guest),), Direction.OUT
+        result, difference = self.changed(pieces, way, guarantee, None)
+        certificate = self.certified(after, max(gone, 0), result.relative_residual, difference)
+        return Change(after, certificate, self.told(result))
+
+    def _joining(self, data: TrainingSet, guest: Guest) -> tuple[Piece, ...]:
+        """Its sums; where nothing was learnt so far, the replayed core records with them, as fit() does."""
+        if data.num_retained:
+            return (guest.sums,)
+        self.reset()
+        return (guest.sums,) if data.rows is None else (guest.sums, data.rows)
 
     def told(self, result: RidgeSolution) -> Any:
         """The solution as a model hands it out; None where nobody asks for it."""
@@ -262,20 +284,23 @@ class Summed(Forgetter):
 
     def certified(
         self,
-        num_retained: int,
+        data: TrainingSet,
         num_forgotten: int,
         residual: float,
         difference: Difference | None = None,
     ) -> ExactCertificate:
+        """``data`` is what is left."""
         return ExactCertificate(
             self.statistics_digest,
             self.weights_digest,
-            num_retained,
+            data.num_retained,
             num_forgotten,
             residual,
             difference,
             self.weights_proved,
             self.given,
+            num_partners=len([guest for guest in data.guests if guest.num_rows]),
+            num_from_partners=data.num_from_partners,
         )
 
     @classmethod
@@ -344,57 +369,3 @@ class Summed(Forgetter):
         if factor is not None:
             KeptFactor(factor, ridge).save(folder)
         return factor is not None
-
-
-class StoredSums(Summed):
-    """The compact part as its files have it, without the network: it forgets, and cannot predict.
-
-    Args:
-        settings: of the user part, as they were saved.
-        arrays: of the user part: bases, scales and Θ.
-        classes: the core's, in order.
-        core_digest, preprocess: for certificates.
-    """
-
-    def __init__(
-        self,
-        settings: dict[str, Any],
-        arrays: Mapping[str, np.ndarray],
-        classes: Sequence[str],
-        core_digest: str,
-        preprocess: Mapping[str, Any],
-    ) -> None:
-        form = (settings.get("form") or {}).get("kind", FLOAT)
-        self._facts = Facts(ARITHMETIC[form], core_digest, preprocess)
-        self._settings, self._classes = settings, tuple(classes)
-        self._arrays = {name: array for name, array in arrays.items() if name != "theta"}
-        self.theta = arrays.get("theta")
-        self.weights_proved = None
-        self.mu, self.total_ridge = settings["mu"], settings["total_ridge"]
-        self.target_scale = settings["target_scale"]
-        begin = "quantiser."
-        scales = {n.removeprefix(begin): a for n, a in arrays.items() if n.startswith(begin)}
-        self.quantiser = Quantiser.from_arrays(scales) if scales else None
-        self.statistics = None
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        return self._classes
-
-    @property
-    def facts(self) -> Facts:
-        return self._facts
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return self._settings
-
-    @property
-    def calibration_tensors(self) -> Mapping[str, np.ndarray]:
-        return self._arrays
-
-    @property
-    def arrays(self) -> dict[str, np.ndarray]:
-        """What predictions need: bases, scales and Θ."""
-        theta = {} if self.theta is None or not self._arrays else {"theta": self.theta}
-        return self._arrays | theta

@@ -141,9 +141,10 @@ class CompactUser(RowMaker):
                 progress(done / len(labels), f"rows {done}/{len(labels)}")
 
     def learn(self, data: TrainingSet, progress: Progress | None = None) -> Solution:
-        assert data.rows is not None
         self.reset()
-        return self.add_rows(data.rows if data.sums is None else data.sums)
+        own = data.rows if data.sums is None else data.sums
+        guests = [guest.sums for guest in data.guests if guest.num_rows]
+        return self.add_rows(*(() if own is None else (own,)), *guests)
 
     def add(
         self,
@@ -159,19 +160,19 @@ class CompactUser(RowMaker):
         assert new.rows is not None
         pieces: tuple[Piece, ...] = (new.rows if new.sums is None else new.sums,)
         both = data.plus(new)
-        if not len(data.records):
+        if not data.num_retained:
             # After everything was forgotten Θ is 0, replayed records and all: begin as fit() does.
             self.reset()
             pieces += () if data.rows is None else (data.rows,)
         result, difference = self.changed(pieces, Direction.IN, guarantee, test_seed)
-        certificate = self.certified(len(both), 0, result.relative_residual, difference)
+        certificate = self.certified(both, 0, result.relative_residual, difference)
         return Change(both, certificate, self.told(result))
 
     def first_certificate(
         self, data: TrainingSet, solution: Solution | None
     ) -> ExactCertificate | None:
         residual = 0.0 if solution is None else solution.residual_norm
-        return self.certified(len(data) if len(data.records) else 0, 0, residual)
+        return self.certified(data, 0, residual)
 
     def plan(
         self,

@@ -24,6 +24,9 @@ class CompactView(LinearView[CompactUser]):
     def training(self, data: TrainingSet) -> Samples:
         if data.rows is None:
             raise EffaceError("the model was fitted on no records.", "fit it on user records.")
+        if data.num_from_partners:
+            fix = "audit a model without partners: their records are not at hand."
+            raise EffaceError("part of this model was learnt from partners' sums.", fix)
         return self._samples(data.rows.whole(), data.labels)
 
     def samples(self, activations: Activations, labels: Tensor) -> Samples:
