@@ -22,8 +22,8 @@ DIFFERENCE = (
 FURTHER = "differences between releases that are further apart than the last two"
 ROUNDING = "rounding in float64 of the gradient: not bounded for a network with such layers"
 PARTNERS = (
-    "that the sums which partners sent instead of records are those of images, and that what was forgotten there "
-    "is out of them: this rests on their word"
+    "that the sums which partners sent instead of records are those of images, and that what was forgotten "
+    "there is out of them: this rests on their word"
 )
 NOT_COVERED = (
     "releases made before the request",
