@@ -18,6 +18,8 @@ WORDS = {
     "add": "records were added",
     "plan": "the guarantee of later requests was changed",
     "train": "the model was trained",
+    "partner-add": "a partner's sums came in",
+    "partner-forget": "records of a partner were forgotten",
 }
 WHY = """\
 A digest of weights or sums that somebody's image went into would let whoever has the image find out by trying
