@@ -109,6 +109,11 @@ def make_row(
     )
 
 
+def split_of_name(stem: str) -> Split:
+    """``test-00001``, ``core-a``: what a file's name says about its rows; user data if nothing."""
+    return SPLITS.get(stem.split("-")[0].lower(), Split.USER)
+
+
 def text_or(value: Any, default: str) -> str:
     return default if value is None or value == "" else str(value)
 

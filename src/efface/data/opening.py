@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import difflib
 from pathlib import Path
+from urllib.parse import urlsplit
 
+from efface.data.blobs import LocalBlob, is_url
 from efface.data.found import Found, PathLike
 from efface.data.named.layouts import NAMES, find_layout, find_named, parse, recognise
 from efface.data.readers.arrays import find_digits, find_npz
+from efface.data.readers.delta import LOG, find_delta
 from efface.data.readers.folder import find_folder
+from efface.data.readers.memory import path_of_url
 from efface.data.readers.metadata import METADATA_NAMES, find_metadata
 from efface.data.readers.parquet import find_parquet
+from efface.data.readers.remote import find_remote
+from efface.data.readers.webdataset import find_webdataset
 from efface.errors import FormatError
+from efface.regular import objection
 
 
 def find(spec: PathLike, *, absolute_paths: bool = False) -> Found:
@@ -22,15 +29,19 @@ def find(spec: PathLike, *, absolute_paths: bool = False) -> Found:
     """
     if spec == "digits":
         return find_digits()
-    named = parse(spec)
+    named = None if is_url(spec) else parse(spec)
     if named is not None:
         return find_named(named)
+    if is_url(spec):
+        return _find_url(str(spec), absolute_paths)
     path = Path(spec).expanduser()
     if path.is_dir():
         return _find_folder(path, absolute_paths)
     suffix = path.suffix.lower()
     if suffix == ".npz":
         return find_npz(path)
+    if suffix == ".tar" and path.is_file():
+        return find_webdataset([LocalBlob(path.absolute())])
     if suffix == ".parquet":
         return find_parquet(path, absolute_paths=absolute_paths)
     if suffix in (".csv", ".jsonl"):
@@ -42,10 +53,36 @@ def _find_folder(path: Path, absolute_paths: bool) -> Found:
     """A listing says what a folder is; without one its files do."""
     if any((path / name).is_file() for name in METADATA_NAMES):
         return find_metadata(path, absolute_paths=absolute_paths)
+    if (path / LOG).is_dir():
+        log = [entry.name for entry in (path / LOG).iterdir()]
+        return find_delta(str(path), log, lambda name: _inside(path, name))
     if any(path.glob("*.parquet")):
         return find_parquet(path, absolute_paths=absolute_paths)
     known = recognise(path)
-    return find_folder(path) if known is None else find_layout(*known)
+    if known is not None:
+        return find_layout(*known)
+    shards = sorted(path.glob("*.tar"))
+    if shards and not any(entry.is_dir() for entry in path.iterdir()):
+        return find_webdataset([_inside(path, shard.name) for shard in shards])
+    return find_folder(path)
+
+
+def _inside(folder: Path, name: str) -> LocalBlob:
+    """A file of the folder, which is no link to somewhere else."""
+    root = folder.absolute()
+    problem = objection(root, root / name)
+    if problem is not None:
+        raise FormatError(
+            f"{name} in {str(folder)!r}: {problem}.", "take it out, or copy the file."
+        )
+    return LocalBlob(root / name)
+
+
+def _find_url(url: str, absolute_paths: bool) -> Found:
+    """``file:`` is this machine; every other scheme an object store."""
+    if urlsplit(url).scheme.lower() == "file":
+        return find(path_of_url(url, url), absolute_paths=absolute_paths)
+    return find_remote(url)
 
 
 def _advice(spec: str) -> str:
@@ -54,5 +91,5 @@ def _advice(spec: str) -> str:
     meant = f"did you mean {close[0]!r}? " if close else ""
     return (
         f'{meant}give "digits", the name of a data set (`efface data list`), a folder, '
-        "or a .npz, .parquet, .csv or .jsonl file."
+        "a .npz, .parquet, .tar, .csv or .jsonl file, or a URL (s3://…, gs://…, hf://…)."
     )

@@ -186,8 +186,8 @@ class Records(Sequence[Record]):
 
     @classmethod
     def open(cls, spec: PathLike, **options: Unpack[ReadOptions]) -> Records:
-        """Whatever it is: "digits", a data set's name (``cub200``, ``cub200:DIR``), a folder, or a .npz,
-        .parquet, .csv or .jsonl file."""
+        """Whatever it is: "digits", a data set's name (``cub200``, ``cub200:DIR``), a folder, a .npz,
+        .parquet, .tar, .csv or .jsonl file, or the URL of one (``s3://…``)."""
         absolute_paths = options.get("absolute_paths", False)
         return cls.assembled(find(spec, absolute_paths=absolute_paths), **options)
 

@@ -41,8 +41,8 @@ SEED = Flag("Of the core split and training.")
 
 
 class DataConfig(ConfigSection):
-    """``spec`` is "digits", a data set's name (``cub200``, ``cub200:DIR``; see docs/data.md), a folder, or a
-    .npz, .parquet, .csv or .jsonl file.
+    """``spec`` is "digits", a data set's name (``cub200``, ``cub200:DIR``; see docs/data.md), a folder, a
+    .npz, .parquet, .tar, .csv or .jsonl file, or the URL of one in an object store.
 
     Without ``core_fraction`` the data's own core/user split stands; without ``channels`` all images
     must agree; without ``classes`` the list is the data's own, or that of the core records' labels.
@@ -53,7 +53,8 @@ class DataConfig(ConfigSection):
     spec: Annotated[
         str,
         Flag(
-            "digits, cub200 (see `efface data list`), a folder, or a .npz, .parquet, .csv or .jsonl file.",
+            "digits, cub200 (see `efface data list`), a folder, a .npz, .parquet, .tar, .csv or .jsonl "
+            "file, or a URL (s3://…, gs://…, hf://…).",
             name="data",
             argument=True,
         ),

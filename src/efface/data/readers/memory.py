@@ -59,7 +59,7 @@ def source_of(item: Any, name: str, root: Path | None = None) -> ImageSource:
     if isinstance(item, Mapping) and {"bytes", "path"} & set(item):  # as Hugging Face stores them
         item = item.get("bytes") or item.get("path")
     if isinstance(item, str) and "://" in item:
-        item = _path_of_url(item, name)
+        item = path_of_url(item, name)
     if isinstance(item, str | os.PathLike):
         path = Path(os.fspath(item)).expanduser()
         return FileImage((path if root is None else root / path).absolute())
@@ -76,7 +76,7 @@ def source_of(item: Any, name: str, root: Path | None = None) -> ImageSource:
     return _held(array)
 
 
-def _path_of_url(url: str, name: str) -> str:
+def path_of_url(url: str, name: str) -> str:
     """The path that a ``file:`` URL of this machine names; nothing is fetched."""
     parts = urllib.parse.urlsplit(url)
     if parts.scheme.lower() != "file" or parts.netloc.lower() not in ("", "localhost"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -17,7 +17,7 @@ from efface.data.found import (
     make_row,
     text_or,
 )
-from efface.data.images import FileImage
+from efface.data.images import FileImage, ImageSource
 from efface.data.readers.folder import files_below, id_below, is_image
 from efface.data.readers.listed_file import listed_file
 from efface.errors import FormatError
@@ -37,16 +37,29 @@ def find_metadata(path: PathLike, *, absolute_paths: bool = False) -> Found:
     listing = _metadata_file(given) if given.is_dir() else given
     if not listing.is_file():
         raise FormatError(f"{str(path)!r} does not exist.", "check the path.")
-    reader = _csv_lines if listing.suffix.lower() == ".csv" else _json_lines
-    try:
-        lines = list(reader(listing))
-    except csv.Error as problem:  # most often a quote that is never closed
-        raise FormatError(f"{listing.name}: {problem}.", "check its quotes.") from problem
-    names = {name for _, columns in lines for name in columns}
-    check_names(names - {"file_name"}, used=names)
-    rows = [_metadata_row(listing, line, columns, absolute_paths) for line, columns in lines]
+    rows = listed_rows(
+        listing.name,
+        lambda: read_regular(listing, LARGEST_LIST),
+        lambda name, record: listed_file(
+            listing.parent, name, record, absolute_paths=absolute_paths
+        ),
+    )
     remarks = list(_unlisted(listing, rows)) if given.is_dir() else []
     return Found(rows, remarks=remarks)
+
+
+def listed_rows(
+    name: str, read: Callable[[], bytes], source: Callable[[str, str], ImageSource]
+) -> list[Row]:
+    """The rows of a list called ``name``; ``source`` is the image of a file name and a record's id."""
+    reader = _csv_lines if name.lower().endswith(".csv") else _json_lines
+    try:
+        lines = list(reader(name, _utf8(name, read)))
+    except csv.Error as problem:  # most often a quote that is never closed
+        raise FormatError(f"{name}: {problem}.", "check its quotes.") from problem
+    names = {column for _, columns in lines for column in columns}
+    check_names(names - {"file_name"}, used=names)
+    return [_metadata_row(f"line {n} of {name}", columns, source) for n, columns in lines]
 
 
 def _metadata_file(folder: Path) -> Path:
@@ -57,24 +70,24 @@ def _metadata_file(folder: Path) -> Path:
     return present[0]
 
 
-def _csv_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    reader = csv.DictReader(io.StringIO(_utf8(path), newline=""))
+def _csv_lines(name: str, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    reader = csv.DictReader(io.StringIO(text, newline=""))
     header = list(reader.fieldnames or [])
     if len(set(header)) < len(header):
         fix = "the first line names each column once."
-        raise FormatError(f"{path.name} has the columns {', '.join(header)}.", fix)
+        raise FormatError(f"{name} has the columns {', '.join(header)}.", fix)
     for wanted in ("file_name", "label"):
         if wanted not in header:
-            raise missing_column(path.name, wanted, header)
+            raise missing_column(name, wanted, header)
     for columns in reader:
         if None in columns or None in columns.values():
-            message = f"line {reader.line_num} of {path.name} does not have {len(header)} values."
+            message = f"line {reader.line_num} of {name} does not have {len(header)} values."
             raise FormatError(message, "quote values that hold commas.")
         yield reader.line_num, columns
 
 
-def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number, line in enumerate(_utf8(path).split("\n"), start=1):
+def _json_lines(name: str, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         try:
@@ -82,20 +95,21 @@ def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         except (ValueError, RecursionError):
             columns = None
         if not isinstance(columns, dict):
-            message = f"line {number} of {path.name} is not a JSON object."
+            message = f"line {number} of {name} is not a JSON object."
             raise FormatError(message, 'write one {"file_name": …, "label": …} a line.')
         yield number, columns
 
 
-def _utf8(path: Path) -> str:
+def _utf8(name: str, read: Callable[[], bytes]) -> str:
     try:
-        return read_regular(path, LARGEST_LIST).decode("utf-8-sig")
+        return read().decode("utf-8-sig")
     except ValueError as problem:  # UnicodeDecodeError is one
-        raise FormatError(f"{path.name}: {problem}.", "save it as UTF-8 text.") from problem
+        raise FormatError(f"{name}: {problem}.", "save it as UTF-8 text.") from problem
 
 
-def _metadata_row(listing: Path, line: int, columns: dict[str, Any], absolute_paths: bool) -> Row:
-    where = f"line {line} of {listing.name}"
+def _metadata_row(
+    where: str, columns: dict[str, Any], source: Callable[[str, str], ImageSource]
+) -> Row:
     for wanted in ("file_name", "label"):
         if wanted not in columns:
             raise missing_column(where, wanted, columns)
@@ -103,8 +117,7 @@ def _metadata_row(listing: Path, line: int, columns: dict[str, Any], absolute_pa
     if not isinstance(name, str) or not name:
         raise FormatError(f"{where} has no file_name.", "add it.")
     record_id = text_or(columns.get("id"), name)
-    source = listed_file(listing.parent, name, record_id, absolute_paths=absolute_paths)
-    return make_row(columns, source, PurePosixPath(name).as_posix())
+    return make_row(columns, source(name, record_id), PurePosixPath(name).as_posix())
 
 
 def _unlisted(listing: Path, rows: Sequence[Row]) -> Iterator[str]:

@@ -1,26 +1,65 @@
-"""Parquet: encoded images in a column, in the layout of Hugging Face datasets; or names of files."""
+"""Parquet: encoded images in a column, in the layout of Hugging Face datasets; or names of files.
+
+Columns are read at once, images when they are asked for, a row group at a time.
+"""
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from efface.data.blobs import Blob, LocalBlob, as_file
 from efface.data.columns import check_names, missing_column
-from efface.data.found import (
-    SPLITS,
-    Found,
-    PathLike,
-    Row,
-    make_row,
-    whole_number_classes,
-)
+from efface.data.found import Found, PathLike, Row, make_row, split_of_name, whole_number_classes
 from efface.data.images import BytesImage, ImageSource
 from efface.data.readers.listed_file import listed_file
-from efface.data.record import Split
 from efface.errors import EffaceError, FormatError
-from efface.regular import LARGEST_TABLE, check_regular
+from efface.regular import LARGEST_TABLE
+
+GROUPS = 2  # row groups whose images are in memory at once
+OPENINGS = itertools.count()
+
+FileSource = Callable[[str, str], ImageSource]  # of a file's name and a record's id
+
+
+@dataclass(frozen=True)
+class Table:
+    """One Parquet file. ``given`` are columns that it does not have itself, each of one value."""
+
+    blob: Blob
+    files: FileSource
+    given: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ParquetImage:
+    """One cell of a column of encoded images."""
+
+    blob: Blob
+    column: str
+    group: int
+    row: int  # in the group
+    opening: int = (
+        0  # a number for every time that it was opened: another time it may be another file
+    )
+
+    def content(self) -> bytes:
+        cell = _images(self.blob, self.column, self.group, self.opening)[self.row].as_py()
+        data = cell.get("bytes") if isinstance(cell, dict) else cell
+        # a missing image counts as a damaged one, so that skip_bad applies to it
+        return data if isinstance(data, bytes) else b""
+
+
+@lru_cache(maxsize=GROUPS)
+def _images(blob: Blob, column: str, group: int, opening: int) -> Any:
+    with opened(blob) as file:
+        return file.read_row_group(group, columns=[column]).column(column)
 
 
 def find_parquet(
@@ -34,14 +73,25 @@ def find_parquet(
     Integer labels are named by Hugging Face's ClassLabel metadata if the schema carries it.
     """
     files = _parquet_files(Path(path).expanduser())
-    tables = [_load_parquet(file) for file in files]
-    names = _class_names(tables[0].schema.metadata, label)
+
+    def source(name: str, record_id: str) -> ImageSource:
+        return listed_file(files[0].parent, name, record_id, absolute_paths=absolute_paths)
+
+    tables = [Table(LocalBlob(file.absolute()), source) for file in files]
+    return find_tables(tables, image=image, label=label)
+
+
+def find_tables(tables: Sequence[Table], *, image: str = "image", label: str = "label") -> Found:
+    """The rows of Parquet files, in order."""
     rows: list[Row] = []
     labels: list[Any] = []
-    for file, table in zip(files, tables, strict=True):
-        pixels, columns = _parquet_columns(file, table, image, label)
+    names: list[str] | None = None
+    for i, table in enumerate(tables):
+        with opened(table.blob) as file:
+            names = _class_names(file.schema_arrow.metadata, label) if i == 0 else names
+            cells, columns = _columns(table, file, image, label)
         labels += columns["label"]
-        rows += _parquet_rows(file, pixels, columns, names, absolute_paths)
+        rows += _rows(table, cells, columns, names)
     order, listed = names or whole_number_classes(labels), names is not None
     return Found(rows, order, listed=listed)
 
@@ -53,33 +103,26 @@ def _parquet_files(path: Path) -> list[Path]:
     return files
 
 
-def _load_parquet(file: Path) -> Any:
+@contextmanager
+def opened(blob: Blob) -> Iterator[Any]:
+    """A ``ParquetFile``: read_table would make columns of folder names like "split=test"."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError as problem:
         fix = 'pip install "efface[parquet]".'
         raise EffaceError("reading Parquet needs pyarrow.", fix) from problem
+    damaged = (pa.ArrowException, OSError, ValueError, KeyError, OverflowError, MemoryError)
     try:
-        # a ParquetFile, since read_table would make columns of folder names like "split=test"
-        check_regular(file, LARGEST_TABLE)
-        with pq.ParquetFile(file) as opened:
-            groups = range(opened.num_row_groups)
-            size = sum(opened.metadata.row_group(i).total_byte_size for i in groups)
+        with pq.ParquetFile(as_file(blob)) as file:
+            groups = range(file.num_row_groups)
+            size = sum(file.metadata.row_group(i).total_byte_size for i in groups)
             if size > LARGEST_TABLE:
                 raise ValueError(f"{size >> 30} GB unpacked, more than {LARGEST_TABLE >> 30}")
-            return opened.read()
-    except (
-        pa.ArrowException,
-        OSError,
-        ValueError,
-        KeyError,
-        OverflowError,
-        MemoryError,
-    ) as problem:
-        raise FormatError(
-            f"{file.name} is not Parquet ({problem!s:.200}).", "write it again."
-        ) from problem
+            yield file
+    except damaged as problem:
+        message = f"{blob.name} is not Parquet ({problem!s:.200})."
+        raise FormatError(message, "write it again.") from problem
 
 
 def _class_names(metadata: Mapping[bytes, bytes] | None, label: str) -> list[str] | None:
@@ -90,39 +133,53 @@ def _class_names(metadata: Mapping[bytes, bytes] | None, label: str) -> list[str
         return None  # not written by Hugging Face's datasets, or the label is no ClassLabel
 
 
-def _parquet_columns(
-    file: Path, table: Any, image: str, label: str
-) -> tuple[list[Any], dict[str, list[Any]]]:
-    present = list(table.column_names)
+def _columns(
+    table: Table, file: Any, image: str, label: str
+) -> tuple[Sequence[ParquetImage | str | None], dict[str, list[Any]]]:
+    """Where the images are, and all other columns."""
+    present = [*file.schema_arrow.names, *table.given]
     shown = image if image in present or "file_name" not in present else "file_name"
     for name in (shown, label):
         if name not in present:
-            raise missing_column(file.name, name, present)
-    columns = {name: table.column(name).to_pylist() for name in present}
+            raise missing_column(table.blob.name, name, present)
+    texts = shown == "file_name" or _is_text(file.schema_arrow, shown)
+    wanted = [name for name in file.schema_arrow.names if name != shown or texts]
+    read = file.read(columns=wanted) if wanted else None
+    n = file.metadata.num_rows
+    columns = {name: read.column(name).to_pylist() for name in wanted}
+    columns |= {name: [value] * n for name, value in table.given.items()}
     columns["label"] = columns.pop(label)
-    cells = columns.pop(shown)
+    cells = columns.pop(shown) if texts else list(_cells(table.blob, file, shown))
     check_names(columns, used=columns)
     return cells, columns
 
 
-def _parquet_rows(
-    file: Path,
-    pixels: list[Any],
+def _is_text(schema: Any, name: str) -> bool:
+    import pyarrow as pa
+
+    kind = schema.field(name).type
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+def _cells(blob: Blob, file: Any, column: str) -> Iterator[ParquetImage]:
+    opening = next(OPENINGS)
+    for group in range(file.num_row_groups):
+        for row in range(file.metadata.row_group(group).num_rows):
+            yield ParquetImage(blob, column, group, row, opening)
+
+
+def _rows(
+    table: Table,
+    cells: Sequence[ParquetImage | str | None],
     columns: Mapping[str, list[Any]],
     names: Sequence[str] | None,
-    absolute_paths: bool,
 ) -> Iterator[Row]:
-    split = SPLITS.get(file.stem.split("-")[0].lower(), Split.USER)
-    for i, cell in enumerate(pixels):
-        cells = {name: values[i] for name, values in columns.items()}
-        default_id = cell if isinstance(cell, str) else f"{file.stem}/{i:06d}"
-        source = _source(file, cell, default_id, absolute_paths)
-        yield make_row(cells, source, default_id, names=names, split=split)
-
-
-def _source(file: Path, cell: Any, record_id: str, absolute_paths: bool) -> ImageSource:
-    if isinstance(cell, str):
-        return listed_file(file.parent, cell, record_id, absolute_paths=absolute_paths)
-    data = cell.get("bytes") if isinstance(cell, dict) else cell
-    # a missing image counts as a damaged one, so that skip_bad applies to it
-    return BytesImage(data if isinstance(data, bytes) else b"")
+    stem = table.blob.stem
+    for i, cell in enumerate(cells):
+        values = {name: column[i] for name, column in columns.items()}
+        default_id = cell if isinstance(cell, str) else f"{stem}/{i:06d}"
+        if isinstance(cell, str):
+            source = table.files(cell, default_id)
+        else:
+            source = BytesImage(b"") if cell is None else cell
+        yield make_row(values, source, default_id, names=names, split=split_of_name(stem))
