@@ -1,4 +1,4 @@
-"""By URL, in tar shards and in Delta tables: the records of the same files in a folder, with the same care."""
+"""By URL, in tar shards and in Delta tables: the records of the same files in a folder, and the same care."""
 
 from __future__ import annotations
 

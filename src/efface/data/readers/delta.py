@@ -17,7 +17,7 @@ from urllib.parse import unquote
 from efface.data.blobs import Blob
 from efface.data.found import Found
 from efface.data.images import ImageSource
-from efface.data.readers.parquet import Table, find_tables, opened
+from efface.data.readers.parquet import ParquetTable, find_tables, opened
 from efface.errors import FormatError, RecordError
 from efface.regular import LARGEST_LIST
 
@@ -96,11 +96,11 @@ def _path(name: str, action: Mapping[str, Any]) -> str:
     return parts.as_posix()
 
 
-def _table(path: str, add: Mapping[str, Any], blob: Callable[[str], Blob]) -> Table:
+def _table(path: str, add: Mapping[str, Any], blob: Callable[[str], Blob]) -> ParquetTable:
     values = add.get("partitionValues") or {}
 
     def no_files(name: str, record_id: str) -> ImageSource:
         message = "a Delta table holds its images itself, and names no files."
         raise RecordError(record_id, message, "store the bytes in a column `image`.")
 
-    return Table(blob(path), no_files, {str(key): value for key, value in values.items()})
+    return ParquetTable(blob(path), no_files, {str(key): value for key, value in values.items()})

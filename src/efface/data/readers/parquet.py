@@ -29,7 +29,7 @@ FileSource = Callable[[str, str], ImageSource]  # of a file's name and a record'
 
 
 @dataclass(frozen=True)
-class Table:
+class ParquetTable:
     """One Parquet file. ``given`` are columns that it does not have itself, each of one value."""
 
     blob: Blob
@@ -77,11 +77,13 @@ def find_parquet(
     def source(name: str, record_id: str) -> ImageSource:
         return listed_file(files[0].parent, name, record_id, absolute_paths=absolute_paths)
 
-    tables = [Table(LocalBlob(file.absolute()), source) for file in files]
+    tables = [ParquetTable(LocalBlob(file.absolute()), source) for file in files]
     return find_tables(tables, image=image, label=label)
 
 
-def find_tables(tables: Sequence[Table], *, image: str = "image", label: str = "label") -> Found:
+def find_tables(
+    tables: Sequence[ParquetTable], *, image: str = "image", label: str = "label"
+) -> Found:
     """The rows of Parquet files, in order."""
     rows: list[Row] = []
     labels: list[Any] = []
@@ -134,7 +136,7 @@ def _class_names(metadata: Mapping[bytes, bytes] | None, label: str) -> list[str
 
 
 def _columns(
-    table: Table, file: Any, image: str, label: str
+    table: ParquetTable, file: Any, image: str, label: str
 ) -> tuple[Sequence[ParquetImage | str | None], dict[str, list[Any]]]:
     """Where the images are, and all other columns."""
     present = [*file.schema_arrow.names, *table.given]
@@ -144,7 +146,7 @@ def _columns(
             raise missing_column(table.blob.name, name, present)
     texts = shown == "file_name" or _is_text(file.schema_arrow, shown)
     wanted = [name for name in file.schema_arrow.names if name != shown or texts]
-    read = file.read(columns=wanted) if wanted else None
+    read = file.read(columns=wanted)
     n = file.metadata.num_rows
     columns = {name: read.column(name).to_pylist() for name in wanted}
     columns |= {name: [value] * n for name, value in table.given.items()}
@@ -169,7 +171,7 @@ def _cells(blob: Blob, file: Any, column: str) -> Iterator[ParquetImage]:
 
 
 def _rows(
-    table: Table,
+    table: ParquetTable,
     cells: Sequence[ParquetImage | str | None],
     columns: Mapping[str, list[Any]],
     names: Sequence[str] | None,

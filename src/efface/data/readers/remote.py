@@ -14,7 +14,7 @@ from efface.data.images import ImageSource
 from efface.data.readers.delta import LOG, find_delta
 from efface.data.readers.folder import IMAGE_SUFFIXES, OUTSIDE
 from efface.data.readers.metadata import METADATA_NAMES, listed_rows
-from efface.data.readers.parquet import Table, find_tables
+from efface.data.readers.parquet import ParquetTable, find_tables
 from efface.data.readers.webdataset import find_webdataset
 from efface.data.record import Skipped, Split
 from efface.errors import FormatError, RecordError
@@ -60,7 +60,7 @@ def _find_folder(url: str, names: Sequence[str]) -> Found:
 
 def _parquet(folder: str, names: Sequence[str]) -> Found:
     blobs = [RemoteBlob(f"{folder}/{name}") for name in names]
-    return find_tables([Table(blob, lambda n, r: _below(folder, n, r)) for blob in blobs])
+    return find_tables([ParquetTable(blob, lambda n, r: _below(folder, n, r)) for blob in blobs])
 
 
 def _listed(folder: str, name: str) -> Found:

@@ -90,7 +90,7 @@ def _members(file: IO[bytes], size: int) -> Iterator[tarfile.TarInfo]:
     end = 0
     with tarfile.open(fileobj=file, mode="r:") as tar:
         for member in tar:
-            tar.members = []  # else it keeps all of them
+            tar.members = []  # type: ignore[attr-defined]  # else it keeps all of them
             end = member.offset_data + (-(-member.size // BLOCK) * BLOCK if member.isreg() else 0)
             if end > size:
                 raise ValueError(f"{member.size} bytes of {member.name!r:.100} are not all there")
