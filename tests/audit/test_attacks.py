@@ -15,6 +15,7 @@ from efface.audit.methods import METHODS, Claim, Method
 from efface.audit.metrics import chance_interval
 from efface.audit.scene import Scene
 from efface.audit.study import contradictions
+from efface.errors import EffaceError
 
 COVERED = [name for name, attack in ATTACKS.items() if attack.covered]
 
@@ -149,3 +150,12 @@ def test_the_tangent_part_can_be_attacked_too() -> None:
     assert found["original", "white-box"].auc > 0.75
     # SGD's jitter may blind the gradient attack; the other still sees what three epochs have left
     assert not found["paper-0.9", "white-box"].at_chance
+
+
+def test_a_base_is_left_however_many_targets_are_asked_for() -> None:
+    """A base of nobody cannot be trained: 200 canaries of 160 photos, without core, once broke the audit."""
+    worlds = build_worlds(scene(), 1, 100_000, seed=9, mislabelled=True, base_share=1.0)
+    assert len(worlds.targets) == scene().num_user // 2
+    alone = replace(scene(), num_user=1)
+    with pytest.raises(EffaceError, match="fewer than two"):
+        build_worlds(alone, 1, 20)

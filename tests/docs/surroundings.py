@@ -13,11 +13,16 @@ from tests import cases
 COUNTS = {"": 40, "new_": 9, "more_": 4, "public_": 12}
 
 
+def network(folder: str) -> None:
+    """A tiny one for the large one that the pages speak of."""
+    cases.randomised(cases.tiny("resnet-bottleneck")).save_pretrained(folder)
+    size = {"size": {"shortest_edge": 16}, "crop_size": 16}
+    Path(folder, "preprocessor_config.json").write_text(json.dumps(size))
+
+
 def photos_and_network() -> dict[str, Any]:
     """In the working directory, small; by the names that the pages use."""
-    cases.randomised(cases.tiny("resnet-bottleneck")).save_pretrained("resnet-50")
-    size = {"size": {"shortest_edge": 16}, "crop_size": 16}
-    Path("resnet-50", "preprocessor_config.json").write_text(json.dumps(size))
+    network("resnet-50")
     animals = np.array(["ape", "bee", "zebra"])
     photos = {name: cases.blobs(n, seed, 16, 3) for seed, (name, n) in enumerate(COUNTS.items())}
     found: dict[str, Any] = {}

@@ -15,6 +15,9 @@ from tests.places import ROOT
 DOOR = "tests/door/test_page.py"  # runs these with images at hand and a small network for the large one
 
 
+FOLLOWED = {"docs/tutorial.md"}  # with its command lines, by tests/docs/test_tutorial.py
+
+
 def is_the_doors(block: Block) -> bool:
     return name(block.page) == "docs/python.md" or "ForgettingClassifier" in block.text
 
@@ -22,6 +25,7 @@ def is_the_doors(block: Block) -> bool:
 PYTHON = {
     page: [b for b in blocks(page) if b.language == "python" and not is_the_doors(b)]
     for page in PAGES
+    if name(page) not in FOLLOWED
 }
 NOT_RUN = {  # page and reason: entered here, too, so that nobody turns an example off in passing
     ("docs/audit.md", "my_step is yours to write"),

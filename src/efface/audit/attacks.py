@@ -24,6 +24,7 @@ from torch import Tensor
 from efface.audit.methods import Method
 from efface.audit.metrics import Verdict, judge
 from efface.audit.scene import Samples, Scene
+from efface.errors import EffaceError
 from efface.progress import Progress
 
 Floats = NDArray[np.float64]
@@ -82,10 +83,15 @@ def build_worlds(
     """Choose targets among the user samples and train every world.
 
     ``mislabelled`` gives the targets wrong labels: canaries, which a model can only know by having seen
-    them. ``base_share`` of the other user samples is in each base; 1 is the whole of them, always.
+    them. ``base_share`` of the other user samples is in each base; 1 is the whole of them, always. At most
+    half of the user samples are targets: a base has to be left, and core may be empty.
     """
     rng = np.random.default_rng(seed)
-    chosen = np.sort(rng.choice(scene.num_user, min(num_targets, scene.num_user), replace=False))
+    most = scene.num_user // 2
+    if most == 0:
+        message = "with fewer than two user records there is nothing to attack."
+        raise EffaceError(message, "measure readouts alone: --worlds 0 --canaries 0.")
+    chosen = np.sort(rng.choice(scene.num_user, min(num_targets, most), replace=False))
     targets = torch.from_numpy(chosen)
     if mislabelled:
         classes = scene.train.offset.shape[1]

@@ -60,8 +60,9 @@ def _render(console: Console, values: dict[str, Any]) -> None:
             if any(sides):
                 shown.add_row(fact["name"], *sides, word)
     console.print(shown)
-    requests = ", ".join(r["action"] for r in values["between"])
-    console.print(f"{len(values['between'])} requests in between: {requests}", soft_wrap=True)
+    actions = [release["action"] for release in values["between"]]
+    counted = f"{len(actions)} request{'s' * (len(actions) > 1)} in between"
+    console.print(f"{counted}: {', '.join(actions)}", soft_wrap=True)
     console.print(f"page: {plain(values['out'])}", markup=False, soft_wrap=True)
 
 
