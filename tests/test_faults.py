@@ -7,8 +7,11 @@ if nothing had gone wrong. The ledger may differ, since it tells of what was tri
 from __future__ import annotations
 
 import errno
+import json
 import os
+import secrets
 import shutil
+import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,6 +21,8 @@ from typing import Any
 
 import pytest
 from tests.faults import Disk
+from tests.places import ROOT
+from tests.workspace.journals import write_journal
 from tests.workspaces import (
     CORE,
     OWNER,
@@ -34,14 +39,18 @@ from efface.data.records import Records
 from efface.errors import EffaceError, FormatError
 from efface.ledger import ledger, sqlite
 from efface.model.mixed_linear import MixedLinear
+from efface.model.request import Request
 from efface.parts.compact import stored_rows
+from efface.receipts import keys
 from efface.workspace import Workspace, building
 from efface.workspace.published import current, load
+from efface.workspace.steps import Action, Intent
 from efface.workspace.verify import all_checks
 
 ERRORS = (errno.ENOSPC, errno.EIO, errno.EPERM)
 EVERY_ERROR = os.environ.get("EFFACE_FAULTS") == "all"  # else each operation fails with one of them
 PEOPLE, NEW = people(12), people(2, seed=5)
+NEXT = PEOPLE[0].id
 LEFT = PEOPLE.where(lambda record: record.owner != OWNER)
 
 
@@ -51,6 +60,8 @@ def the_same_every_time() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(building, "new_key", lambda: bytes(range(32)))
         patch.setattr(ledger, "now", lambda: "2030-01-01T00:00:00+00:00")
+        patch.setattr(keys, "now", lambda: "2030-01-01T00:00:00+00:00")
+        patch.setattr(secrets, "token_hex", lambda number: "ab" * number)  # of receipts
         patch.setattr(os, "fsync", lambda _: None)
         patch.setattr(sqlite, "PRAGMAS", UNSYNCED)
         patch.setattr(stored_rows, "PER_BUCKET", 8)
@@ -101,6 +112,34 @@ def cancel(path: Path) -> None:
     Workspace.open(path, recover=False).cancel()
 
 
+def signed(path: Path) -> None:
+    """A model with a key, and a receipt that the next one supersedes."""
+    keys.make(path.parent / "signing.key")
+    Workspace.create(path, models()[0]).protocol.signing.use(path.parent / "signing.key")
+    Workspace.open(path).forget(ids=NEXT)
+
+
+def journal(path: Path) -> None:
+    """A model of an earlier version, which had a journal instead of a ledger."""
+    with tarfile.open(ROOT / "tests" / "workspace" / "earlier.tar.xz") as archive:
+        archive.extractall(path.parent / "earlier", filter="data")
+    (path.parent / "earlier" / "compact").rename(path)
+
+
+def journal_and_request(path: Path) -> None:
+    """The same, and it died over a request."""
+    journal(path)
+    copy = shutil.copytree(path, path.with_name("copy"))
+    opened = Workspace.open(copy)
+    gone = opened.records.select(owner="person-four").digests
+    intent = Intent(opened.number + 1, Action.FORGET, gone, Request.of(owner="person-four"))
+    written = [json.loads(line) for line in (path / "journal.jsonl").read_text().splitlines()]
+    steps = [(v["number"], v["action"], v["step"]) for v in written]
+    write_journal(path, *steps, (intent.number, "forget", "accepted"))
+    (path / "pending.json").write_text(intent.to_text())
+    shutil.rmtree(copy)
+
+
 def dead(act: Callable[[Path], None], name: str, after: str = "") -> Callable[[Path], None]:
     """A beginning: what a process leaves that died at the first operation called ``name`` (after another)."""
 
@@ -138,7 +177,7 @@ class Case:
 CASES = {
     "train": Case(nothing, train, kept=True),  # it is done again
     "overwrite": Case(train, overwrite),
-    "forget": Case(train, forget),
+    "forget": Case(signed, forget),  # all of it without a key, and a receipt besides
     "add": Case(train, add),
     "plan": Case(train, plan),
     "resume before the switch": Case(dead(forget, "replace manifest.json.tmp"), resume, kept=True),
@@ -148,6 +187,8 @@ CASES = {
     ),
     "cancel": Case(dead(add, "replace CURRENT.tmp"), cancel, kept=True),  # it is done again
     "overwrite and a request": Case(dead(forget, "rmdir 1"), overwrite),
+    "take a journal over": Case(journal, resume, kept=True, states=4),
+    "take a journal and its request over": Case(journal_and_request, resume, kept=True),
 }
 
 
@@ -222,6 +263,9 @@ def check(name: str, made: Prepared, path: Path, where: str, *, succeeded: bool 
     if current(path) is None:
         assert name == "train", where
         case.act(path)
+    if name == "forget":
+        assert "receipts/3.json" in made.after
+        assert not list(Workspace.open(path).protocol.signing.wrong()), where
     found = without_ledger(contents(path))
     certain = case.kept or succeeded or (accepted and "overwrite" not in name)
     legal = [made.after] if certain else [made.before, made.after]

@@ -3,6 +3,7 @@ and what two of them are compared by."""
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
@@ -109,16 +110,22 @@ def contents(path: Path) -> dict[str, bytes]:
 
 
 def without_ledger(found: dict[str, bytes]) -> dict[str, bytes]:
-    """It tells of requests that were called off, too; and manifests have its head."""
+    """It tells of requests that were called off, too; manifests have its head, and receipts quote it."""
     return {
-        name: _without_head(data) if name.endswith("manifest.json") else data
+        name: _without_head(name, data)
         for name, data in found.items()
         if not name.startswith("ledger.sqlite")
     }
 
 
-def _without_head(manifest: bytes) -> bytes:
-    values = json.loads(manifest)
+def _without_head(name: str, data: bytes) -> bytes:
+    if name.startswith("receipts/"):
+        said = json.loads(base64.b64decode(json.loads(data)["payload"]))
+        said["subject"] = [entry for entry in said["subject"] if entry["name"] != "receipt"]
+        return json.dumps({**said, "predicate": {**said["predicate"], "ledger": None}}).encode()
+    if not name.endswith("manifest.json"):
+        return data
+    values = json.loads(data)
     return json.dumps({k: v for k, v in values.items() if k not in ("ledger", "hmac")}).encode()
 
 

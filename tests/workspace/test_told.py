@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.places import ROOT
 from tests.processes import kill
+from tests.workspace.journals import write_journal
 from tests.workspaces import OWNER, assert_checks, contents, in_flight
 
 from efface.errors import LedgerError
@@ -87,24 +88,6 @@ def test_a_row_that_is_no_step_is_an_error(told: WorkspaceLedger, tmp_path: Path
 
 
 # --- journals of earlier versions -----------------------------------------------------------------
-
-
-def write_journal(root: Path, *steps: tuple[int, str, str]) -> None:
-    """As earlier versions did."""
-    previous, lines = "", []
-    for number, action, step in steps:
-        values = {
-            "number": number,
-            "action": action,
-            "step": step,
-            "when": "then",
-            "previous": previous,
-        }
-        lines.append(json.dumps(values, sort_keys=True))
-        previous = hashlib.sha256(lines[-1].encode()).hexdigest()
-    head = {"schema": "efface.journal-head/1", "line": len(lines), "digest": previous}
-    (root / "journal.head").write_text(json.dumps(head))
-    (root / "journal.jsonl").write_text("".join(f"{line}\n" for line in lines))
 
 
 STEPS = ((1, "train", "done"), (2, "forget", "accepted"), (2, "forget", "prepared"))
