@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -137,6 +139,19 @@ def test_changed_and_missing_receipts_are_noticed(signing: Workspace) -> None:
             assert found == ["receipts"]
             file.write_bytes(data)
     assert_checks(path)
+
+
+def test_the_command_line_checks_it_without_torch_and_numpy(signing: Workspace, key: Path) -> None:
+    signing.forget(owner=OWNER)
+    words = ["efface", "verify", str(signing.path / "receipts/2.json"), "--key", f"{key}.pub"]
+    code = (
+        f"import sys; sys.argv = {words!r}\n"
+        "from efface.cli import main\n"
+        "try: main()\n"
+        "except SystemExit as end: print(end.code, {'torch', 'numpy', 'scipy'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "0 set()"
 
 
 def test_the_command_line(signing: Workspace, key: Path, tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ REGISTRY = (
     "releases",
     "evidence",
     "keys",
+    "timestamp",
     "scan",
     "audit",
     "compare",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from efface.guarantee.check import Check
+    from efface.receipts.check import Stamped
 
 EXAMPLES = """\
 Example: [bold]efface verify model[/bold]
@@ -23,10 +24,14 @@ Example: [bold]efface verify model --retrain --from-images photos/[/bold]
 
 Example: [bold]efface verify receipt.json --key signing.key.pub[/bold]
 
-Example: [bold]efface verify receipt.json --key signing.key.pub --workspace model --retrain[/bold]"""
+Example: [bold]efface verify receipt.json --key signing.key.pub --workspace model --retrain[/bold]
+
+Example: [bold]efface verify receipt.json --key k.pub --timestamp receipt.tsr --tsa-cert tsa.pem[/bold]"""
 
 KEY = "The public keys (FILE.pub) of whoever signed the receipt."
 LEDGER = "The ledger that the receipt must stand in: ledger.sqlite, or its rows as ledger.jsonl."
+STAMP = "The time stamp of the receipt (FILE.tsr), as an authority gave it (efface timestamp)."
+AUTHORITY = "With --timestamp: the authority's certificate, or its issuer's, as PEM."
 MODEL = "The model that the receipt must be about; it is checked as well."
 
 STATES = {
@@ -47,6 +52,8 @@ def verify(
     key: Annotated[Path | None, typer.Option(help=KEY)] = None,
     ledger: Annotated[Path | None, typer.Option(help=LEDGER)] = None,
     workspace: Annotated[Path | None, typer.Option(help=MODEL)] = None,
+    timestamp: Annotated[Path | None, typer.Option(help=STAMP)] = None,
+    tsa_cert: Annotated[Path | None, typer.Option(help=AUTHORITY)] = None,
     absolute_paths: AbsolutePaths = False,
     trust_module: TrustModule = None,
     json: JsonFlag = False,
@@ -62,7 +69,7 @@ def verify(
     """
     values: dict[str, Any] = {"receipt": None, "workspace": None, "release": None}
     if not what.is_dir():
-        checks = _of_receipt(what, key, ledger, values)
+        checks = _of_receipt(what, key, ledger, _stamped(timestamp, tsa_cert), values)
     else:
         checks, workspace = [], workspace or what
     if workspace is not None:
@@ -80,8 +87,23 @@ def verify(
         raise typer.Exit(4)
 
 
+def _stamped(answer: Path | None, trusted: Path | None) -> Stamped | None:
+    from efface.receipts.check import Stamped
+
+    if answer is None and trusted is None:
+        return None
+    if answer is None or trusted is None:
+        fix = "give --timestamp FILE.tsr and --tsa-cert FILE.pem."
+        raise EffaceError("a time stamp is checked with its authority's certificate.", fix)
+    return Stamped(answer, trusted)
+
+
 def _of_receipt(
-    path: Path, key: Path | None, ledger: Path | None, values: dict[str, Any]
+    path: Path,
+    key: Path | None,
+    ledger: Path | None,
+    stamp: Stamped | None,
+    values: dict[str, Any],
 ) -> list[Check]:
     """Without torch: who checks a receipt needs no machine learning."""
     from efface.receipts import check
@@ -89,7 +111,7 @@ def _of_receipt(
     if key is None:
         fix = "give --key FILE.pub, as the signer has published it."
         raise EffaceError(f"a receipt is checked with a key, and none is given for {path}.", fix)
-    checks, receipt = list(check.checks(path, key, ledger)), check.load(path, key)
+    checks, receipt = list(check.checks(path, key, ledger, stamp)), check.load(path, key)
     values |= {"receipt": str(path), "release": receipt.release, "signed": receipt.time}
     values |= {"subjects": dict(receipt.subjects), "not_covered": list(receipt.not_covered)}
     return checks

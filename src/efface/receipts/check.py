@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from efface.errors import EffaceError, LedgerError
@@ -18,15 +20,26 @@ from efface.receipts.encoding import LARGEST
 from efface.receipts.keys import PublicKeys
 from efface.receipts.receipt import Receipt, digest, opened
 
+CLOCKS = timedelta(minutes=5)  # by which two may differ
 COLUMNS = ("seq", "time", "kind", "body", "previous", "digest")
+
+
+@dataclass(frozen=True)
+class Stamped:
+    """The files of a time stamp: the authority's answer, and certificates that are trusted, PEM."""
+
+    answer: Path
+    trusted: Path
 
 
 def load(path: Path, key: Path) -> Receipt:
     """LedgerError if no valid key of the ring in ``key`` has signed it as it is."""
-    return opened(_bytes(path), PublicKeys.load(key))
+    return opened(read(path), PublicKeys.load(key))
 
 
-def checks(path: Path, key: Path, ledger: Path | None = None) -> Iterator[Check]:
+def checks(
+    path: Path, key: Path, ledger: Path | None = None, stamp: Stamped | None = None
+) -> Iterator[Check]:
     """One after the other; a receipt that is not genuine raises LedgerError."""
     receipt = load(path, key)
     yield Check("signature", True, f"by a key of {key.name}, valid at {receipt.time}")
@@ -36,7 +49,21 @@ def checks(path: Path, key: Path, ledger: Path | None = None) -> Iterator[Check]
     kind = "none" if receipt.certificate is None else str(receipt.certificate.get("kind"))
     yield Check("certificate", met, f"{kind}, {'met' if met else 'not met'}")
     if ledger is not None:
-        yield _in_ledger(receipt, digest(_bytes(path)), rows_of(ledger))
+        yield _in_ledger(receipt, digest(read(path)), rows_of(ledger))
+    if stamp is not None:
+        yield _in_time(receipt, read(path), stamp)
+
+
+def _in_time(receipt: Receipt, data: bytes, stamp: Stamped) -> Check:
+    """Somebody else has seen it, and not before it says that it was signed; clocks may differ a bit."""
+    from efface.receipts.timestamp import check
+
+    found = check(read(stamp.answer), data, read(stamp.trusted))
+    name = found.signer.subject.rfc4514_string()
+    if datetime.fromisoformat(receipt.time) > found.time + CLOCKS:
+        text = f"{name} saw it at {found.time:%Y-%m-%d %H:%M:%S} UTC, before it says it was signed"
+        return Check("time stamp", False, text)
+    return Check("time stamp", True, f"seen by {name} at {found.time:%Y-%m-%d %H:%M:%S} UTC")
 
 
 def _in_ledger(receipt: Receipt, named: str, rows: list[LedgerRow]) -> Check:
@@ -59,7 +86,7 @@ def rows_of(path: Path) -> list[LedgerRow]:
 
 
 def _lines(path: Path) -> Iterator[LedgerRow]:
-    for number, line in enumerate(_bytes(path).splitlines(), 1):
+    for number, line in enumerate(read(path).splitlines(), 1):
         try:
             values = json.loads(line)
             cells = [values[name] for name in COLUMNS]
@@ -69,7 +96,8 @@ def _lines(path: Path) -> Iterator[LedgerRow]:
         yield stored(cells, number)
 
 
-def _bytes(path: Path) -> bytes:
+def read(path: Path) -> bytes:
+    """A file that somebody has sent; not more of it than any receipt has."""
     if not path.is_file():
         raise EffaceError(f"there is no file {path}.", "check the path.")
     with path.open("rb") as file:
