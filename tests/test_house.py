@@ -29,6 +29,7 @@ ROOMS = (
     "receipts",
     "workspace",
     "shards",
+    "export",
     "audit",
     "report",
     "reproduce",

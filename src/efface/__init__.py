@@ -36,6 +36,8 @@ _WHERE = {
     "Workspace": "efface.workspace",
     "load": "efface.workspace.published",
     "Serving": "efface.workspace.serving",
+    "from_pretrained": "efface.export.hub",
+    "push_to_hub": "efface.export.hub",
     "Guarantee": "efface.guarantee.promise",
     "SGD": "efface.parts.tangent.sgd",
     "ConjugateGradient": "efface.parts.tangent.cg",
@@ -57,6 +59,8 @@ if TYPE_CHECKING:
     from efface.data.records import Records as Records
     from efface.door.classifier import ForgettingClassifier as ForgettingClassifier
     from efface.errors import EffaceError as EffaceError
+    from efface.export.hub import from_pretrained as from_pretrained
+    from efface.export.hub import push_to_hub as push_to_hub
     from efface.guarantee.promise import Guarantee as Guarantee
     from efface.linear.last_layer import LastLayer as LastLayer
     from efface.model.mixed_linear import MixedLinear as MixedLinear

@@ -16,8 +16,9 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from efface.arithmetic.chain import FloatChain
 from efface.arithmetic.kinds import ARITHMETIC, FLOAT
 from efface.data.loading import Prepare, prepared, stacked
 from efface.data.pictures import Shown
@@ -42,6 +43,12 @@ class Form(ABC):
 
     def __init__(self, core: Core) -> None:
         self.core = core
+
+    @property
+    def image(self) -> tuple[int, int, int]:
+        """The shape of an image's pixels."""
+        side = self.core.image_side
+        return (self.core.backbone.preprocess.channels, side, side)
 
     @property
     @abstractmethod
@@ -81,6 +88,11 @@ class Form(ABC):
     @abstractmethod
     def logits(self, activations: Activations) -> Tensor:
         """The core's logits, (n, c) float32."""
+
+    @abstractmethod
+    def chain(self, projection: Projection) -> nn.Module:
+        """Pixels (n, c, h, w) uint8 -> ψ (n, k) and the core's logits (n, c), float32, as one plain module
+        that can be written down for other programs (``torch.export``)."""
 
     @abstractmethod
     def fit_projection(self, projection: Projection, activations: Tensor) -> None:
@@ -153,6 +165,9 @@ class FloatForm(Form):
 
     def logits(self, activations: Activations) -> Tensor:
         return self.core.logits_of(activations)
+
+    def chain(self, projection: Projection) -> nn.Module:
+        return FloatChain(self.core, projection)
 
     def fit_projection(self, projection: Projection, activations: Tensor) -> None:
         pass  # floats need no steps

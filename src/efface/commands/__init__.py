@@ -18,6 +18,7 @@ REGISTRY = (
     "train",
     "predict",
     "evaluate",
+    "export",
     "find",
     "forget",
     "add",

@@ -15,7 +15,7 @@ from efface.data.preprocess import Preprocess
 from efface.data.readers.examples import examples_of
 from efface.data.records import Records
 from efface.door.gathering import found_in, gather, labelled
-from efface.door.homes import Folder, Home, Memory, whom
+from efface.door.homes import Copy, Folder, Home, Memory, whom
 from efface.door.labels import LabelKind
 from efface.door.questions import Questions
 from efface.door.settings import (
@@ -27,6 +27,7 @@ from efface.door.settings import (
     trained,
 )
 from efface.errors import EffaceError
+from efface.export.hub import from_pretrained, push_to_hub
 from efface.guarantee.certificates import Certificate, Guarantee
 from efface.parts.table import part_named
 from efface.pipeline.config import Config, to_toml
@@ -312,6 +313,24 @@ class ForgettingClassifier(Questions, ClassifierMixin, BaseEstimator):
         names = self.classes_.tolist()  # reads the model: what is wrong with it is said now
         self.classes = None if from_labels else names
         self._settings = self._config if config is None else config
+        return self
+
+    def push_to_hub(self, repo_id: str, *, private: bool = True, api: Any = None) -> str:
+        """Put the published release of its folder on a hub, in place of all earlier ones; see
+        :func:`efface.push_to_hub`."""
+        folder = self._folder
+        options = {"private": private, "module": folder.inventory.module, "api": api}
+        return push_to_hub(folder.path, repo_id, **options)
+
+    @classmethod
+    def from_pretrained(
+        cls, name: Path | str, *, revision: str | None = None, module: nn.Module | None = None
+    ) -> ForgettingClassifier:
+        """A copy that predicts, from a folder or a hub (OWNER/NAME): it cannot forget, its workspace can."""
+        self, model = cls(), from_pretrained(name, revision=revision, module=module)
+        self.backbone = self.backbone if module is None else module
+        self._kind, self._home, self._settings = LabelKind(False), Copy(model), self._config
+        self.classes = list(model.classes)
         return self
 
     @property

@@ -198,6 +198,33 @@ class Folder(Home):
         return result.certificate
 
 
+class Copy(Home):
+    """A model that somebody exported: it predicts. Nobody's rows came with it, so that is all it can."""
+
+    from_labels = False
+
+    def __init__(self, model: MixedLinear) -> None:
+        self._model = model
+
+    @property
+    def model(self) -> MixedLinear:
+        return self._model
+
+    @property
+    def records(self) -> Records:
+        return Records([], self._model.classes)
+
+    def forget(self, request: Request, **_: Any) -> Certificate:
+        raise self._refusal()
+
+    def add(self, records: Records, **_: Any) -> Certificate | None:
+        raise self._refusal()
+
+    def _refusal(self) -> EffaceError:
+        fix = "ask whoever has its workspace; then fetch the next release, and delete this one."
+        return EffaceError("this classifier is a copy: it can predict, and nothing else.", fix)
+
+
 def check_new(records: Records, model: MixedLinear, known: set[str]) -> None:
     """In memory what a workspace checks by itself."""
     for record in records:

@@ -53,7 +53,8 @@ class TangentOperator:
         self.layer = lower(tail) if fast else OpaqueLayer(tail, "")
         self.scales = dict.fromkeys(self.layout.names, 1.0) | dict(scales or {})
 
-    def _scaled(self, v: Tensor) -> dict[str, Tensor]:
+    def scaled(self, v: Tensor) -> dict[str, Tensor]:
+        """S v, one tensor a parameter of the tail."""
         views = self.layout.views(v)
         return {k: t if self.scales[k] == 1.0 else t * self.scales[k] for k, t in views.items()}
 
@@ -71,7 +72,7 @@ class TangentOperator:
     @torch.no_grad()
     def jvp(self, batch: Prepared, v: Tensor) -> Tensor:
         """J v, (n, c)."""
-        tangent = self.layer.jvp(batch.saved, None, self._scaled(v.to(batch.outputs.dtype)))
+        tangent = self.layer.jvp(batch.saved, None, self.scaled(v.to(batch.outputs.dtype)))
         return torch.zeros_like(batch.outputs) if tangent is None else tangent
 
     @torch.no_grad()

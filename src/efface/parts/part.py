@@ -32,6 +32,7 @@ if TYPE_CHECKING:  # a part that only forgets needs no network, and does not loa
     from efface.linear.solution import Solution
     from efface.network.activations import ActivationCache, Activations
     from efface.network.core import Core
+    from efface.parts.exported import Exported
 
 
 @dataclass(frozen=True)
@@ -294,6 +295,12 @@ class UserPart(Forgetter):
     def traces(self, activations: Activations, labels: Tensor) -> Iterator[tuple[str, np.ndarray]]:
         """What this part keeps of samples, by name, one row each: what must be gone once they are."""
         yield from ()
+
+    # --- for others -------------------------------------------------------------------------------
+
+    @abstractmethod
+    def exported(self) -> Exported:
+        """The model with these weights, as other programs can have it."""
 
     # --- files ------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from efface.arithmetic.chain import FloatChain
 from efface.arithmetic.exact.exact_mode import ExactMode, exact, probe
 from efface.arithmetic.form import Form
 from efface.arithmetic.kinds import ARITHMETIC, EXACT
@@ -71,6 +72,10 @@ class ExactForm(Form):
 
     def plain(self, activations: Tensor) -> Tensor:
         return activations.float()
+
+    def chain(self, projection: Projection) -> torch.nn.Module:
+        """In float32: the exact sums need operations that other programs do not have."""
+        return FloatChain(self.core, projection)
 
     def fit_projection(self, projection: Projection, activations: Tensor) -> None:
         pass  # steps are those of each record

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from efface.alone import one_by_one
 from efface.arithmetic.form import Form
 from efface.arithmetic.integer import scales
+from efface.arithmetic.integer.chain import IntegerChain
 from efface.arithmetic.integer.gradient import IntegerGradient
 from efface.arithmetic.integer.graph import REACH, IntegerGraph, Source, evaluate, shapes_of
 from efface.arithmetic.integer.head import exact_linear
@@ -234,6 +235,10 @@ class IntegerForm(Form):
     # --- use --------------------------------------------------------------------------------------
 
     @property
+    def image(self) -> tuple[int, int, int]:
+        return self.exponents.image
+
+    @property
     def dtype(self) -> str:  # type: ignore[override]
         graph = self.prefix_graph
         return "uint8" if graph.ops and graph.nonnegative(len(graph.ops)) else "int16"
@@ -303,6 +308,11 @@ class IntegerForm(Form):
             return psi, self._head(h)
 
         return self._batches(row, activations)
+
+    def chain(self, projection: Projection) -> nn.Module:
+        centre = torch.round(255 * torch.tensor(self.core.backbone.preprocess.mean).double())
+        tail, head = self._tail_of(projection), self.core.tail.head
+        return IntegerChain(self._tested_prefix, tail, head, centre)
 
     def logits(self, activations: Activations) -> Tensor:
         empty = Projection((), (), (), torch.ones(1), self.core.tail.head.in_features)

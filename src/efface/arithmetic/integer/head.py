@@ -24,13 +24,13 @@ def exact_linear(h: Tensor, head: nn.Linear) -> Tensor:
         raise NoIntegerForm(f"{h.shape[1]} pooled features are more than {MOST_FEATURES}.")
     e_rows = least_exponent(h.abs().amax(1), 2**FEATURE_BITS)[:, None]
     q = torch.round(h.double() / power(e_rows))
-    high, low, unit = _limbs(head.weight.double())
+    high, low, unit = limbs(head.weight.double())
     total = (q @ high.T) * 2.0**LIMB_BITS + q @ low.T
     logits = total * (power(e_rows) * power(unit))
     return (logits if head.bias is None else logits + head.bias.double()).float()
 
 
-def _limbs(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def limbs(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """W ≈ (high · 2^20 + low) · 2^unit, both limbs at most 20 bits."""
     top = least_exponent(weight.abs().amax(), 2**LIMB_BITS)
     high = torch.round(weight / power(top))

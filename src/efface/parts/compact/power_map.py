@@ -69,7 +69,7 @@ class PowerMap:
         """d_l = √(mean over core rows of ‖sign(x)|x|^p‖² in part l) / weight; 1 for a part that is all 0."""
         require_power(power)
         raised = signed_power(core_rows, power)
-        norms = [float(np.sqrt(np.square(raised[:, at]).sum(1).mean())) for at in _places(sizes)]
+        norms = [float(np.sqrt(np.square(raised[:, at]).sum(1).mean())) for at in places_of(sizes)]
         weights = [1.0, *[layer_weight] * (len(sizes) - 1)]
         divisors = [n / w if n > 0 else 1.0 for n, w in zip(norms, weights, strict=True)]
         return cls(power, tuple(sizes), np.array(divisors))
@@ -77,7 +77,7 @@ class PowerMap:
     def __call__(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
         """z of every row, (n, k) float64."""
         raised = signed_power(rows, self.power)
-        for at, divisor in zip(_places(self.sizes), self.divisors, strict=True):
+        for at, divisor in zip(places_of(self.sizes), self.divisors, strict=True):
             raised[:, at] /= divisor
         return raised
 
@@ -94,7 +94,7 @@ def signed_power(x: NDArray[np.float64], power: float) -> NDArray[np.float64]:
     return np.copysign(root, x)
 
 
-def _places(sizes: Sequence[int]) -> list[slice]:
+def places_of(sizes: Sequence[int]) -> list[slice]:
     """Where the parts are in ψ = (first part, 1, other parts)."""
     starts = np.cumsum([0, *sizes])
     return [slice(int(a) + (i > 0), int(b) + (i > 0)) for i, (a, b) in enumerate(pairwise(starts))]

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from efface.arithmetic.kinds import INTEGER
 from efface.data.records import Records
 from efface.guarantee.apriori import StatePolicy
 from efface.guarantee.certificates import Certificate, ExactCertificate
@@ -24,6 +25,7 @@ from efface.linear.solution import Solution, Status
 from efface.network.activations import ActivationCache, Activations
 from efface.network.core import Core
 from efface.parts.compact.addend import Piece
+from efface.parts.compact.chain import NO_ROUNDING, ROUNDING, CompactChain
 from efface.parts.compact.exact_product import SlicedWeights
 from efface.parts.compact.ridge import RidgeSolution
 from efface.parts.compact.row_maker import RowMaker
@@ -31,6 +33,7 @@ from efface.parts.compact.rows import Rows
 from efface.parts.compact.spooled_rows import kept
 from efface.parts.compact.summed import Direction
 from efface.parts.compact.verification import Snapshot, compare
+from efface.parts.exported import Exported
 from efface.parts.part import Agreement, Change, within_rounding
 from efface.parts.training_set import TrainingSet
 from efface.progress import Progress
@@ -213,6 +216,35 @@ class CompactUser(RowMaker):
             rows = self.rows(activations, labels)
             yield "the ψ row", rows.features
             yield "the target row", rows.targets
+
+    # --- for others -------------------------------------------------------------------------------
+
+    def exported(self) -> Exported:
+        projection, quantiser, _ = self._require_calibrated()
+        known = self.theta is not None and bool(self.theta.any())
+        theta = self.theta if known else None
+        share = self.kept if known else 1.0  # with Θ = 0 the model is its core
+        module = CompactChain(
+            self.form.chain(projection), quantiser, self.power_map, theta, share
+        ).eval()
+        integer = self.form.kind == INTEGER
+        head = {
+            "theta": np.zeros((0, len(self.classes))) if theta is None else np.array(theta),
+            "scale": quantiser.scale,
+            "centre": quantiser.centre,
+            "limit": np.array(quantiser.limit),
+            "core_weight": np.array(share),
+            "classes": np.array(self.classes, dtype=np.str_),
+        }
+        return Exported(
+            module,
+            self.form.image,
+            module.outputs,
+            batched=integer,
+            bit_equal=integer and module.exact,
+            rounding=NO_ROUNDING if integer and module.exact else ROUNDING,
+            head=head,
+        )
 
     # --- files ------------------------------------------------------------------------------------
 

@@ -30,8 +30,10 @@ from efface.linear.solution import Solution, Status
 from efface.network.activations import ActivationCache, Activations
 from efface.network.core import Core
 from efface.network.targets import one_hot
+from efface.parts.exported import LOGITS, Exported
 from efface.parts.part import Agreement, Change, UserPart, within_rounding
 from efface.parts.tangent.cg import ConjugateGradient
+from efface.parts.tangent.chain import TangentChain
 from efface.parts.tangent.head import best_head
 from efface.parts.tangent.kfac import Kfac
 from efface.parts.tangent.preconditioners import Identity, Nystrom, Preconditioner
@@ -180,6 +182,13 @@ class TangentUser(UserPart):
             batch = self.operator.prepare(x)
             out.append(self.core.logits_of(x) + self.operator.jvp(batch, weights))
         return torch.cat(out)
+
+    def exported(self) -> Exported:
+        directions = self.operator.scaled(self.weights.float())
+        module = TangentChain(self.core, directions).eval()
+        side, channels = self.core.image_side, self.core.backbone.preprocess.channels
+        image, rounding = (channels, side, side), "that of float32: the check says what it came to"
+        return Exported(module, image, (LOGITS,), batched=False, bit_equal=False, rounding=rounding)
 
     def reset(self) -> None:
         """Forget everything: w = 0. ``state`` is the noiseless twin that later requests start from."""
