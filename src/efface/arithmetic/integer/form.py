@@ -137,12 +137,11 @@ class IntegerForm(Form):
     ) -> tuple[IntegerForm, Tensor]:
         prefix, tail = _prefix_ops(core), _tail_ops(core)
         seen = scales.look(prefix, batches, output=True, matched=matched)
-        boundary = seen.output
-        at = seen.exponents(prefix, output=True)
+        boundary, at = seen.output, seen.exponents(prefix, output=True)
         seen_tail = scales.look(tail, boundary.split(32), output=False)
         exponents = Exponents(image, at, seen_tail.exponents(tail, output=False), None)  # type: ignore[arg-type]
         form = cls(core, exponents)
-        form._self_test_prefix()
+        _ = form._tested_prefix
         try:
             some = boundary[:: max(1, -(-len(boundary) // MOST_SAMPLES))]
             tapped = tap(_single_view(core), taps_of(_single_view(core)), some)
@@ -204,9 +203,6 @@ class IntegerForm(Form):
     def _tested_prefix(self) -> IntegerGraph:
         check_graph(self.prefix_graph)
         return self.prefix_graph
-
-    def _self_test_prefix(self) -> None:
-        _ = self._tested_prefix
 
     @property
     def _boundary_source(self) -> Source:
@@ -310,9 +306,8 @@ class IntegerForm(Form):
         return self._batches(row, activations)
 
     def chain(self, projection: Projection) -> nn.Module:
-        centre = torch.round(255 * torch.tensor(self.core.backbone.preprocess.mean).double())
         tail, head = self._tail_of(projection), self.core.tail.head
-        return IntegerChain(self._tested_prefix, tail, head, centre)
+        return IntegerChain(self._tested_prefix, tail, head, _centre(self.core.backbone.preprocess))
 
     def logits(self, activations: Activations) -> Tensor:
         empty = Projection((), (), (), torch.ones(1), self.core.tail.head.in_features)
@@ -370,8 +365,11 @@ def _strings(exponents: Mapping[int, int]) -> dict[str, int]:
 
 def _centred(pixels: Tensor, preprocess: Preprocess) -> Tensor:
     """pixel − round(255 · mean), float32."""
-    centre = torch.round(255 * torch.tensor(preprocess.mean, dtype=torch.float64)).float()
-    return pixels.float().sub_(centre.view(1, -1, 1, 1))
+    return pixels.float().sub_(_centre(preprocess).view(1, -1, 1, 1))
+
+
+def _centre(preprocess: Preprocess) -> Tensor:
+    return torch.round(255 * torch.tensor(preprocess.mean, dtype=torch.float64)).float()
 
 
 def _views(q: Tensor, mirror: bool) -> Tensor:
