@@ -24,7 +24,7 @@ CHECKED = 16  # images
 
 
 @dataclass(frozen=True, eq=False)
-class Sample:
+class ShownImages:
     """Images of nobody: as files would have them, and as their pixels (n, c, h, w) uint8 after preprocessing.
 
     ``logits`` are what the model itself makes of them, (n, classes) float32.
@@ -56,13 +56,13 @@ class Subject:
         return program_of(self.exported)
 
     @cached_property
-    def sample(self) -> Sample:
+    def sample(self) -> ShownImages:
         channels, height, width = self.exported.image
         made = synthetic.images(CHECKED, max(height, width), channels, seed=1)
         pictures = self.model.shown([image[:height, :width] for image in made])
         assert isinstance(pictures, Pictures)
         pixels = self.model.core.pixels(pictures).numpy()
-        return Sample(pictures, pixels, self.model.logits(pictures).numpy())
+        return ShownImages(pictures, pixels, self.model.logits(pictures).numpy())
 
     @property
     def at_once(self) -> int | None:
