@@ -27,6 +27,8 @@ import numpy as np
 
 from efface.parts.compact.factor import Factor
 from efface.parts.compact.ridge import factor_of, solve
+from efface.parts.compact.row_way import RowWay
+from efface.parts.compact.rows import Rows
 from efface.parts.compact.statistics import Statistics
 from efface.parts.compact.updated import Updated
 from efface.parts.compact.workers import working
@@ -61,7 +63,8 @@ def measure(n: int, k: int, c: int, rounds: int, mu: float = 1e-3) -> dict[str, 
             removing.append(_time(lambda: statistics.remove(rows[part], targets[part])))
             with ThreadPoolExecutor(1) as beside:  # as CompactUser.remove does
                 beside.submit(statistics.digest)
-                solve(statistics, mu, scale=SCALES[0], target_scale=SCALES[1]).checked()
+                way = _way_from_rows(statistics, rows[part.stop :], targets[part.stop :], mu)
+                solve(statistics, mu, scale=SCALES[0], target_scale=SCALES[1], near=way).checked()
 
         before = _restart_peak()
         times.append(_time(request))
@@ -83,6 +86,15 @@ def measure(n: int, k: int, c: int, rounds: int, mu: float = 1e-3) -> dict[str, 
         "extra_memory_over_gram": round(max(extra) / gram, 3),
         "peak_over_gram_and_rows": round((stored + held + max(extra)) / (gram + held), 3),
     }
+
+
+def _way_from_rows(
+    statistics: Statistics, rows: np.ndarray, targets: np.ndarray, mu: float
+) -> RowWay | None:
+    """As a request has it: of the rows that are left, where these are few."""
+    scale, ridge = np.full(rows.shape[1], SCALES[0]), mu * statistics.num_rows
+    with working():
+        return RowWay.of(Rows(rows, targets), scale, ridge, statistics.num_rows)
 
 
 def _with_kept_factors(

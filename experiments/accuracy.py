@@ -38,7 +38,7 @@ class Setting:
 
     def __init__(self, args: Any, seed: int, *, train_core: bool = True) -> None:
         self.data = Records.open(args.data, core_fraction=args.core_fraction, seed=seed)
-        prep = Preprocess(resize=args.resize, crop=224) if args.resize else None
+        prep = Preprocess(resize=args.resize, crop=args.crop or 224) if args.resize else None
         self.args, self.prep = args, prep
         self.core = self._new_core()
         self.cache: ActivationCache | None = self.core.cache(args.cache) if args.cache else None

@@ -27,6 +27,7 @@ def parser(about: str | None) -> argparse.ArgumentParser:
     result.add_argument("--leaky-slope", type=float, default=0.01)
     result.add_argument("--calibrate-to", type=float, default=5.0, help="0: logits as trained")
     result.add_argument("--resize", type=int, help="short side before the central crop")
+    result.add_argument("--crop", type=int, help="its side, where --resize is given (else 224)")
     result.add_argument("--mirror", action="store_true", help="read every image mirrored, too")
     result.add_argument("--out", type=Path, help="the JSON file to write")
     return result

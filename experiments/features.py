@@ -7,7 +7,7 @@ Every method is fitted on all training images (core data replayed) of the networ
 chooses what it has to choose on core data alone; test images are scored once. `gradients` is the package's
 default. The request is timed on that very model: one record is forgotten in process, digests and
 certificate included. The baselines have no digests: their floats are what anybody would write. Writes
-experiments/results/features-NAME.json (with --mirror: features-NAME-mirror.json) and prints a table.
+experiments/results/features-NAME.json (with --crop 288 --mirror: features-NAME-288-mirror.json) and prints a table.
 """
 
 from __future__ import annotations
@@ -200,9 +200,11 @@ def main() -> None:
     options.add_argument("--methods", nargs="+", default=list(names), choices=names)
     args = options.parse_args()
     keys = ("core_fraction", "linearize", "leaky_slope", "resize", "mirror")
-    mirrored = "-mirror" if args.mirror else ""
-    path = args.out or RESULTS / f"features-{name_of(args.data)}{mirrored}.json"
-    results = Results(path, {key: getattr(args, key) for key in keys})
+    settings = {key: getattr(args, key) for key in keys}
+    settings |= {"crop": args.crop} if args.crop else {}
+    suffix = (f"-{args.crop}" if args.crop else "") + ("-mirror" if args.mirror else "")
+    path = args.out or RESULTS / f"features-{name_of(args.data)}{suffix}.json"
+    results = Results(path, settings)
     for seed in args.seeds:
         wanted = [m for m in args.methods if f"{m}/{seed}" not in results]
         if not wanted:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -164,12 +165,23 @@ class Refinement:
         )
 
     def _likely_bits(self, columns: Columns) -> float:
-        """How many bits of a correction will decide all that is left, if the system is a good one."""
+        """How many bits of a correction will decide all that is left.
+
+        What is rounded off a correction comes back in the residual as large as rows of A, and a bound takes a
+        residual over λ: so many more bits are needed than there are in a bound.
+        """
         largest = np.abs(self.theta(columns).parts[0]).max(1)
         if self.ridge is None or not largest.all():
             return math.inf
         bound = float(np.max(self.bound(columns) / largest))
-        return max(math.log2(bound) + LIKELY_BITS, 1.0) if bound > 0 else 1.0
+        return max(math.log2(bound) + LIKELY_BITS, 1.0) + self._stiffness if bound > 0 else 1.0
+
+    @cached_property
+    def _stiffness(self) -> float:
+        """log₂ of the largest row of A over λ, about; 0 if λ is larger."""
+        assert self.ridge is not None
+        row = self.system.height * float(np.max(self.scale)) ** 2
+        return max(math.log2(row / self.ridge), 0.0) if row > 0 else 0.0
 
     def decide(
         self, columns: Columns, right: Floats
