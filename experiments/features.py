@@ -6,8 +6,8 @@
 Every method is fitted on all training images (core data replayed) of the network in integers, and
 chooses what it has to choose on core data alone; test images are scored once. `gradients` is the package's
 default. The request is timed on that very model: one record is forgotten in process, digests and
-certificate included. The baselines have no digests: their floats are what anybody would write. Writes
-experiments/results/features-NAME.json (with --crop 288 --mirror: features-NAME-288-mirror.json) and prints a table.
+certificate included. The baselines have no digests: their floats are what anybody would write. Prints
+a table and writes experiments/results/features-NAME.json (--crop 288 --mirror: …-288-mirror.json).
 """
 
 from __future__ import annotations

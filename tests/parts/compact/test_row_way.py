@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from tests.parts.compact.compacts import CORE_RECORDS, digests, model_of, user_records
 
 from efface.network.core import Core

@@ -4,8 +4,8 @@ With V = Q S, one row of real numbers a sample (n, k), ``A = Vᵀ V + λ I`` and
 
     A⁻¹ = ( I − Vᵀ (V Vᵀ + λ I)⁻¹ V ) / λ.
 
-The matrix in the middle is n by n: for n well below k it takes far less time than a factor of A, which moreover is
-nearly singular then. As with every way, the rows decide how long the weights take and never which they are.
+The matrix in the middle is n by n: for n well below k it takes far less time than a factor of A, which is
+nearly singular then, too. As with every way, the rows decide how long the weights take, never which they are.
 """
 
 from __future__ import annotations

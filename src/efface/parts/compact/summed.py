@@ -149,9 +149,7 @@ class Summed(Forgetter):
             addend.into(statistics)
             raise
 
-    def _way_without(
-        self, pieces: tuple[Piece, ...], left: Rows | StoredRows | None
-    ) -> Way | None:
+    def _way_without(self, pieces: tuple[Piece, ...], left: Rows | StoredRows | None) -> Way | None:
         """From the factor that was kept, which is of the sums with these rows and is used once; or from the
         rows that are ``left``."""
         kept, self.kept_factor = self.kept_factor, None
