@@ -108,7 +108,9 @@ def grid_for(sigma: float, d: int, growth: float = 1e-3) -> float:
     """Coarsest power of two γ with γ√d/σ ≤ ``growth`` (and γ ≤ σ)."""
     _check_sigma(sigma)
     if d < 1 or not growth > 0:
-        raise EffaceError(f"d={d}, growth={growth}.", "pass values above 0")
+        raise EffaceError(
+            f"{d} weights and a growth of {growth} give no grid.", "pass values above 0"
+        )
     limit = min(sigma, growth * sigma / math.sqrt(d))
     return math.ldexp(1.0, math.frexp(limit)[1] - 1)
 
@@ -160,7 +162,9 @@ def _check_sigma(sigma: float) -> None:
 
 def _check_grid(sigma: float, grid: float) -> None:
     if not grid > 0 or math.frexp(grid)[0] != 0.5:
-        raise EffaceError(f"the grid {grid} is not a power of two.", "take grid_for(sigma, d)")
+        raise EffaceError(
+            f"the grid {grid} is not a power of two.", "in Python: grid_for(sigma, d)."
+        )
     if not 1 <= sigma / grid <= _MAX_RATIO:
         raise EffaceError(
             f"sigma / grid is {sigma / grid:.3g}.", "keep it between 1 and 2**40: take grid_for"

@@ -191,7 +191,7 @@ class Core:
         if cache is not None and cache.prefix_digest != self.prefix_digest:
             raise EffaceError(
                 "the cache holds activations of another core, or of this one before training.",
-                "use core.cache(directory) of this core.",
+                "delete the cache; in Python: core.cache(directory) of this core.",
             )
         batches = self.loader.batches
         return gather(

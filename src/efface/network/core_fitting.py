@@ -57,7 +57,7 @@ def fit_core(
     if len(records) == 0:
         raise EffaceError(
             "no core records to train on.",
-            "choose a core fraction, or leave out fit(): the pretrained features are the core then.",
+            "give --core-fraction or --core-data; a pretrained network needs none (in Python: no fit()).",
         )
     labels = core.labels(records)
     present = torch.unique(labels)

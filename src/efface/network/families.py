@@ -197,7 +197,7 @@ def _timm_vit(model: nn.Module) -> list[Step]:
     if getattr(model, "global_pool", "token") != "token":
         raise BackboneError(
             f"this VisionTransformer pools by {model.global_pool!r}, not by its class token.",
-            "choose a timm model with global_pool='token', or its transformers version.",
+            "choose a timm model that does, or its transformers version.",
         )
     steps = [Step("embed", _TimmEmbed(model))]
     steps += [Step(f"blocks.{b}", m, 0) for b, m in enumerate(model.blocks)]  # type: ignore

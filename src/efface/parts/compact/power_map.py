@@ -113,5 +113,5 @@ def _check_roots() -> None:
     if np.sqrt(numbers).tolist() != [math.sqrt(v) for v in numbers.tolist()]:
         raise EffaceError(
             "numpy's square roots are not correctly rounded on this machine.",
-            "use another build of numpy, or power=1.",
+            "use another build of numpy, or --power 1 (in Python: power=1).",
         )

@@ -85,9 +85,9 @@ class RidgeSolution:
         """Itself if it is a solution, an error otherwise."""
         if not self.ok:
             raise EffaceError(
-                f"The ridge system at mu={self.mu} was not solved: {self.status.value} "
+                f"The ridge system at mu {self.mu} was not solved: {self.status.value} "
                 f"(relative residual {self.relative_residual:.1e}).",
-                "Choose a larger mu.",
+                "Choose a larger --mu.",
             )
         return self
 

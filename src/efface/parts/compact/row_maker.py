@@ -199,7 +199,7 @@ class RowMaker(Summed, UserPart):
         if self.projection is None or self.quantiser is None or self.statistics is None:
             raise EffaceError(
                 "the compact user part has no bases and scales yet.",
-                "call model.calibrate() or model.fit() first.",
+                "train it first (in Python: model.calibrate() or model.fit()).",
             )
         return self.projection, self.quantiser, self.statistics
 

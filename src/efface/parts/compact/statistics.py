@@ -138,7 +138,7 @@ class Statistics:
         if self._header(0) != other._header(0) or other.limbs > self.limbs:
             raise EffaceError(
                 f"{other!r} cannot be merged into {self!r}.",
-                "Merge statistics of the same shape and bits; use .widened() on the first if the "
+                "Merge statistics of the same shape and bits; in Python: .widened() on the first if the "
                 "second has two limbs.",
             )
 
@@ -343,7 +343,7 @@ class Statistics:
             raise EffaceError(
                 f"{self.num_rows} + {num_new} rows: the sums of more than {self.max_rows} could "
                 f"pass {self.entry_limit} and would not be exact.",
-                "Use .widened() statistics, or fewer bits.",
+                "Use fewer --bits (in Python also: .widened() statistics).",
             )
 
     def _require_valid(self, rows: Integers, targets: Integers) -> None:

@@ -111,7 +111,7 @@ class Summed(Forgetter):
         if self.quantiser is None or self.statistics is None:
             raise EffaceError(
                 "the compact user part has no bases and scales yet.",
-                "call model.calibrate() or model.fit() first.",
+                "train it first (in Python: model.calibrate() or model.fit()).",
             )
         return self.quantiser, self.statistics
 
