@@ -20,6 +20,7 @@ from efface.service.keys import ApiKey, Role
 from efface.service.office import Office
 from efface.service.settings import ServiceSettings
 from efface.service.worker import Worker
+from efface.workspace.published import load
 
 
 def changed(office: Office) -> int:
@@ -228,7 +229,7 @@ def test_predictions_are_those_of_the_served_release(
 ) -> None:
     headers = {"content-type": "image/png"}
     answer = client.post("/v1/predict", content=picture(), headers=headers).json()
-    expected = office.served._loaded.model.predict([picture()])[0]
+    expected = load(office.path).predict([picture()])[0]
     assert answer["label"] == expected
     assert answer["release"] == 1
     assert {score["label"] for score in answer["scores"]} == set(CLASSES)

@@ -1,8 +1,7 @@
 """The model in memory: predictions go on while another release is made, and switch to it at once.
 
-``predict`` takes whatever model is there when it begins. A thread looks at the workspace's CURRENT;
-when it names another release that one is loaded beside the old one and put in its place by one
-assignment.
+It is a ``Serving`` (``workspace/serving.py``) that predictions do not refresh: a thread does, and tells the
+ledger which release this server has.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import contextlib
 import secrets
 import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +18,11 @@ import numpy as np
 from efface.errors import EffaceError, FormatError
 from efface.ledger import Ledger
 from efface.model.mixed_linear import MixedLinear
-from efface.workspace.published import Current, current, load
+from efface.workspace.published import current
+from efface.workspace.serving import Serving
 
 LOOK_SECONDS, TELL_SECONDS = 0.2, 2.0
+MOST = 1000  # classes that a prediction may name
 STALE_SECONDS = 10.0  # a server that was not heard of for so long is gone
 
 
@@ -30,24 +30,15 @@ class ImageError(EffaceError):
     """An image that no prediction can be made of."""
 
 
-@dataclass(frozen=True)
-class Loaded:
-    """A release and its model."""
-
-    current: Current
-    model: MixedLinear
-
-    @property
-    def release(self) -> int:
-        return self.current.release
-
-
 class ServedModel:
     """The published release of a workspace. ``start`` keeps it fresh and tells the ledger which one it is."""
 
     def __init__(self, path: Path, ledger: Ledger) -> None:
         self.path, self.ledger, self.name = path, ledger, secrets.token_hex(8)
-        self._loaded = _load(path)
+        if current(path) is None:
+            fix = "give what `efface train` has written."
+            raise EffaceError(f"{path} is not a workspace.", fix)
+        self.serving = Serving(path, top=MOST, prepare=_warm)
         self._stop = threading.Event()
         self._threads = [
             threading.Thread(target=target, daemon=True) for target in (self._follow, self._beat)
@@ -55,11 +46,13 @@ class ServedModel:
 
     @property
     def release(self) -> int:
-        return self._loaded.release
+        release = self.serving.release
+        assert release is not None  # it is a workspace
+        return release
 
     @property
     def classes(self) -> tuple[str, ...]:
-        return self._loaded.model.classes
+        return self.serving.classes
 
     def start(self) -> None:
         self._tell()
@@ -75,10 +68,7 @@ class ServedModel:
 
     def refresh(self) -> bool:
         """Take the release that is published now; whether it is another one."""
-        if current(self.path) == self._loaded.current:
-            return False
-        self._loaded = _load(self.path)
-        return True
+        return self.serving.refresh()
 
     def _follow(self) -> None:
         while not self._stop.wait(LOOK_SECONDS):
@@ -90,7 +80,7 @@ class ServedModel:
         """While a release is being loaded, say that this server lives and still has the older one."""
         while not self._stop.wait(TELL_SECONDS):
             with contextlib.suppress(EffaceError, OSError):
-                if current(self.path) != self._loaded.current:
+                if not self.serving.is_current:
                     self._tell()
 
     def _tell(self) -> None:
@@ -99,45 +89,29 @@ class ServedModel:
             tx.execute("DELETE FROM service_servers WHERE name = ?", (self.name,))
             tx.execute(
                 "INSERT INTO service_servers (name, release, seen) VALUES (?, ?, ?)",
-                (self.name, self._loaded.release, time.time()),
+                (self.name, self.release, time.time()),
             )
 
     def predict(self, image: bytes, top: int = 5) -> dict[str, Any]:
         """The likeliest classes of one encoded image, with their scores, and the release that says so."""
-        loaded = self._loaded  # one release for the whole answer
-        model = loaded.model
         try:
-            logits = model.logits([image])
+            (found,) = self.serving.predict([image], follow=False)
         except FormatError as problem:  # not of the size that the model is for
             raise ImageError(
                 problem.message, "send an image like those it was trained on."
             ) from None
         except EffaceError:
             raise ImageError("this is no image that can be read.", "send PNG or JPEG.") from None
-        scores, order = logits.softmax(1)[0].sort(descending=True, stable=True)
-        names = [model.classes[i] for i in order[:top].tolist()]
-        rounded = [round(score, 6) for score in scores[:top].tolist()]
-        listed = [{"label": n, "score": s} for n, s in zip(names, rounded, strict=True)]
-        return {"release": loaded.release, "label": names[0], "scores": listed}
+        best = list(found.scores.items())[:top]
+        listed = [{"label": name, "score": round(score, 6)} for name, score in best]
+        return {"release": found.release, "label": found.label, "scores": listed}
 
 
-def _blank(model: MixedLinear) -> np.ndarray:
-    """A gray image of the model's kind, (1, h, w, channels)."""
-    return np.full((1, 32, 32, model.core.backbone.preprocess.channels), 128, np.uint8)
-
-
-def _load(path: Path) -> Loaded:
-    while True:
-        before = current(path)
-        if before is None:
-            raise EffaceError(
-                f"{path} is not a workspace.", "give what `efface train` has written."
-            )
-        model = load(path)
-        with contextlib.suppress(EffaceError):  # a model for images of one size has another one
-            model.logits(_blank(model))  # so that the first prediction has nothing left to load
-        if current(path) == before:  # else it is not known which one was read
-            return Loaded(before, model)
+def _warm(model: MixedLinear) -> None:
+    """A gray image, so that the first prediction has nothing left to load."""
+    channels = model.core.backbone.preprocess.channels
+    with contextlib.suppress(EffaceError):  # a model for images of one size has another one
+        model.logits(np.full((1, 32, 32, channels), 128, np.uint8))
 
 
 def lagging(ledger: Ledger, release: int, since: float, now: float | None = None) -> int:

@@ -8,7 +8,7 @@ on. The network stays where the core did, so a switch takes as long as reading t
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from torch import nn
 
 from efface.data.pictures import Shown
 from efface.errors import RecordError
+from efface.model.mixed_linear import MixedLinear
 from efface.workspace.published import Current, PublishedModel, current, load_current
 
 
@@ -37,14 +38,26 @@ class Serving:
         directory: a workspace, or a model that was saved alone (which has no releases to follow).
         module: the network, if it was made of code (see ``efface.load``).
         top: how many classes a prediction names.
+        prepare: is given each model before it takes its place, to load what the first prediction would.
     """
 
     def __init__(
-        self, directory: Path | str, *, module: nn.Module | None = None, top: int = 3
+        self,
+        directory: Path | str,
+        *,
+        module: nn.Module | None = None,
+        top: int = 3,
+        prepare: Callable[[MixedLinear], object] = lambda _: None,
     ) -> None:
         self.directory, self.module, self.top = Path(directory), module, top
-        self._loaded = load_current(self.directory, module=module)
+        self._prepare = prepare
+        self._loaded = self._load(None)
         self._loading = threading.Lock()
+
+    def _load(self, before: PublishedModel | None) -> PublishedModel:
+        found = load_current(self.directory, module=self.module, before=before)
+        self._prepare(found.model)
+        return found
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -62,7 +75,7 @@ class Serving:
             return False  # or another thread is at it
         try:
             before = self._loaded
-            self._loaded = load_current(self.directory, module=self.module, before=before)
+            self._loaded = self._load(before)
             return self._loaded.current != before.current
         finally:
             self._loading.release()
@@ -70,13 +83,22 @@ class Serving:
     def _is_current(self, published: Current | None) -> bool:
         return self._loaded.current == published
 
-    def predict(self, images: Sequence[Any], *, skip_bad: bool = False) -> list[Prediction]:
+    @property
+    def is_current(self) -> bool:
+        """Whether the release in memory is the published one."""
+        return self._is_current(current(self.directory))
+
+    def predict(
+        self, images: Sequence[Any], *, skip_bad: bool = False, follow: bool = True
+    ) -> list[Prediction]:
         """One prediction an image, all of the same release, in order.
 
+        Without ``follow`` it is the release in memory: somebody else calls :meth:`refresh`.
         ``images`` are Pillow images, arrays, encoded bytes, paths or file URLs. One that cannot be read is a
         RecordError; with ``skip_bad`` its prediction has a ``problem`` instead of a label.
         """
-        self.refresh()
+        if follow:
+            self.refresh()
         loaded = self._loaded  # one release for all of them, whatever is published meanwhile
         if not skip_bad:
             return self._answer(loaded, loaded.model.shown(images))
