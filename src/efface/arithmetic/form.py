@@ -159,7 +159,8 @@ class FloatForm(Form):
     def rows(
         self, projection: Projection, activations: Activations
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        for psi, pooled in projection.each(self.core.tail, activations):
+        tail: Any = self.core.place.of(self.core.tail)
+        for psi, pooled in projection.each(tail, activations):
             with torch.no_grad():
                 yield psi, self.core.tail.head(pooled)
 

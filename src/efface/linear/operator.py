@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
+from efface.errors import EffaceError
 from efface.linear.layers import Saved
 from efface.linear.lowering import lower
 from efface.linear.opaque import OpaqueLayer
+from efface.network.device import CPU, Placement
 from efface.network.tail import Layout
 
 
@@ -44,13 +46,28 @@ class TangentOperator:
     ``scales`` (one number a parameter tensor, from core data only) makes it J S with S diagonal: the
     user weights are then w̃ = S⁻¹ w, and the ridge μ‖w̃‖² weighs the layers against each other. With
     None it is the paper's J.
+
+    On a ``place`` that is not the CPU the products are made there; vectors and outputs come from the CPU, and
+    go back to it.
     """
 
     def __init__(
-        self, tail: nn.Module, *, fast: bool = True, scales: Mapping[str, float] | None = None
+        self,
+        tail: nn.Module,
+        *,
+        fast: bool = True,
+        scales: Mapping[str, float] | None = None,
+        place: Placement | None = None,
     ) -> None:
         self.tail, self.layout = tail, Layout.of(tail)
-        self.layer = lower(tail) if fast else OpaqueLayer(tail, "")
+        place = place or Placement()
+        self.device = place.device
+        if self.device.type == "mps":
+            message = "the tangent part needs float64, which mps does not have."
+            raise EffaceError(message, "use --device cpu, or --user compact.")
+        there = place.of(tail)
+        # Transforms of Winograd's kind have tables, which are the CPU's.
+        self.layer = lower(there, winograd=self.device == CPU) if fast else OpaqueLayer(there, "")
         self.scales = dict.fromkeys(self.layout.names, 1.0) | dict(scales or {})
 
     def scaled(self, v: Tensor) -> dict[str, Tensor]:
@@ -65,26 +82,28 @@ class TangentOperator:
     @torch.no_grad()
     def prepare(self, x: Tensor, dtype: torch.dtype = torch.float32) -> Prepared:
         """Run the tail once on boundary activations ``x`` (n, c, h, w), (n, t, c) or (n, c)."""
-        x = x.to(dtype)
+        x = x.to(self.device, dtype)
         x = x.permute(0, 2, 3, 1).contiguous() if x.dim() == 4 else x.contiguous()
-        return Prepared(*self.layer.forward(x))
+        outputs, saved = self.layer.forward(x)
+        return Prepared(outputs.cpu(), saved)
 
     @torch.no_grad()
     def jvp(self, batch: Prepared, v: Tensor) -> Tensor:
         """J v, (n, c)."""
-        tangent = self.layer.jvp(batch.saved, None, self.scaled(v.to(batch.outputs.dtype)))
-        return torch.zeros_like(batch.outputs) if tangent is None else tangent
+        there = self.scaled(v.to(self.device, batch.outputs.dtype))
+        tangent = self.layer.jvp(batch.saved, None, there)
+        return torch.zeros_like(batch.outputs) if tangent is None else tangent.cpu()
 
     @torch.no_grad()
     def vjp(self, batch: Prepared, u: Tensor, out: Tensor | None = None) -> Tensor:
         """Jᵀ u, (d,); added into ``out`` if given."""
-        flat = torch.zeros(self.d, dtype=batch.outputs.dtype)
+        flat = torch.zeros(self.d, dtype=batch.outputs.dtype, device=self.device)
         views = self.layout.views(flat)
-        self.layer.vjp(batch.saved, u.to(flat.dtype), views, False)
+        self.layer.vjp(batch.saved, u.to(self.device, flat.dtype), views, False)
         for name, view in views.items():
             if self.scales[name] != 1.0:
                 view *= self.scales[name]
-        return flat if out is None else out.add_(flat)
+        return flat.cpu() if out is None else out.add_(flat.cpu())
 
     def product(self, batch: Prepared, v: Tensor, out: Tensor | None = None) -> Tensor:
         """Jᵀ J v, (d,): the Gauss–Newton product of the squared error, summed over the batch."""

@@ -136,14 +136,24 @@ class Projection:
         return torch.cat([torch.zeros(0, self.num_features), *rows])
 
     def each(self, tail: Tail, activations: Activations) -> Iterator[tuple[Tensor, Tensor]]:
-        """ψ and the pooled features h of one sample after the other: (1, k) and (1, p) float32."""
+        """ψ and the pooled features h of one sample after the other: (1, k) and (1, p) float32.
+
+        Computed where the tail is, and handed out on the CPU.
+        """
         named_taps(tail, self.names)
+        device = next(tail.parameters()).device
+        there = self.to(device)
 
         def make() -> Callable[[int], tuple[Tensor, Tensor]]:
             # A tail of its own for every worker: taps are hooks, and would see each other's samples.
             own = copy.deepcopy(tail)
             tapper = Tapper(own, named_taps(own, self.names), backward=self.has_gradients)
-            return lambda i: self.row(tapper, activations[slice(i, i + 1)])
+
+            def row(i: int) -> tuple[Tensor, Tensor]:
+                psi, h = there.row(tapper, activations[slice(i, i + 1)].to(device))
+                return psi.cpu(), h.cpu()
+
+            return row
 
         return one_by_one(make, len(activations))
 
@@ -152,7 +162,7 @@ class Projection:
         seen = tapper(sample)
         parts = self._parts(tapper.taps, seen)
         scaled = [p / c for p, c in zip(parts, self.part_scales, strict=True)]
-        ones = torch.ones(len(scaled[0]), 1, dtype=scaled[0].dtype)
+        ones = scaled[0].new_ones(len(scaled[0]), 1)
         return torch.cat([scaled[0], ones, *scaled[1:]], dim=1), seen.features
 
     def _parts(self, taps: Sequence[Tap], seen: Tapped) -> list[Tensor]:
@@ -169,11 +179,15 @@ class Projection:
 
     def double(self) -> Projection:
         """The same in float64."""
+        return self.to(torch.float64)
+
+    def to(self, what: torch.device | torch.dtype) -> Projection:
+        """The same on another device, or in another type."""
         return replace(
             self,
-            inputs=tuple(a.double() for a in self.inputs),
-            gradients=tuple(g.double() for g in self.gradients),
-            part_scales=self.part_scales.double(),
+            inputs=tuple(a.to(what) for a in self.inputs),
+            gradients=tuple(g.to(what) for g in self.gradients),
+            part_scales=self.part_scales.to(what),
         )
 
     def to_tensors(self) -> dict[str, Tensor]:
@@ -235,7 +249,8 @@ def moments(a: Tensor) -> Tensor:
     """Σ_s a(s) a(s)ᵀ of every sample, on and above the diagonal: (n, s, r) -> (n, r(r + 1)/2)."""
     size = a.shape[2]
     above = np.ravel_multi_index(np.triu_indices(size), (size, size))
-    return (a.transpose(1, 2) @ a).flatten(1).index_select(1, torch.from_numpy(above))
+    index = torch.from_numpy(above).to(a.device)
+    return (a.transpose(1, 2) @ a).flatten(1).index_select(1, index)
 
 
 def _zip(taps: Sequence[Tap], seen: Tapped):  # type: ignore[no-untyped-def]

@@ -26,6 +26,7 @@ from efface.model.request import Request, Whom
 from efface.network import saved
 from efface.network.activations import ActivationCache, Activations
 from efface.network.core import Core
+from efface.network.device import Placement, device_named
 from efface.parts.part import Change, UserPart, require_training_data
 from efface.parts.table import part_named
 from efface.parts.training_set import TrainingSet
@@ -40,6 +41,8 @@ class MixedLinear:
         user: ``"compact"`` (exact forgetting), ``"tangent"`` (the paper's user part), or a part.
         cache: where boundary activations are kept; None computes them anew and keeps those of the
             training records in memory.
+        device: where the core's network is computed, ``"auto"``, ``"cuda"``, ``"mps"`` or ``"cpu"``; None
+            leaves it where it is. In integers the outcome is the same everywhere.
         options: passed to the user part (``mu``, ``target_scale``, ``features``, ``solver``, …).
     """
 
@@ -49,9 +52,12 @@ class MixedLinear:
         user: str | UserPart = "compact",
         *,
         cache: ActivationCache | None = None,
+        device: str | None = None,
         **options: Any,
     ) -> None:
         self.core, self.cache = core, cache
+        if device is not None:
+            core.place = Placement(device_named(device))
         # Any: whoever made the model knows which part it has, and asks it for what only that one has.
         self.user: Any = user if isinstance(user, UserPart) else part_named(user)(core, **options)  # type: ignore[call-arg]
         self.solution: Solution | None = None
@@ -320,6 +326,7 @@ class MixedLinear:
         core: Path | Core | None = None,
         module: nn.Module | None = None,
         cache: ActivationCache | None = None,
+        device: str | None = None,
     ) -> MixedLinear:
         """Read a model that :meth:`save` wrote; its predictions are bit-equal.
 
@@ -331,6 +338,8 @@ class MixedLinear:
         loaded = core if isinstance(core, Core) else Core.load(core or directory, module)
         if loaded.digest != values.get("core_digest"):
             raise another_core(directory)
+        if device is not None:
+            loaded.place = Placement(device_named(device))
         tensors = files.read_tensors(directory / "user.safetensors")
         changed = tampered(directory)
         if tensors_digest(tensors, values.get("user")) != values.get("user_digest"):

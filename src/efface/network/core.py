@@ -26,6 +26,7 @@ from efface.network import blocks, saved
 from efface.network.activations import ActivationCache, Activations, boundaries, gather, own_copy
 from efface.network.backbone import Backbone, check_size, forward_ad_kernels, load_backbone
 from efface.network.core_fitting import default_stages, fit_core
+from efface.network.device import CPU, Placement
 from efface.network.mirror import MirroredPrefix, MirroredTail
 from efface.network.tail import Tail
 from efface.network.training import Stage
@@ -79,8 +80,11 @@ class Core:
         )
         self.backbone, self.classes, self.linearize = loaded, tuple(classes), linearize
         self.leaky_slope, self.fold, self.seed = leaky_slope, fold_batchnorm, seed
+        self.loader, self.place = (
+            Loader(),
+            Placement(),
+        )  # how images are read, and where it computes
         self.mirror, self.report = mirror, list[str]()
-        self.loader = Loader()  # how images are read; not saved
         self._split(loaded)
         self.tables: dict[str, Any] = {}  # shared by parts of one calibration; not saved
         self.records: Records | None = None  # what it was fitted on; not saved
@@ -152,6 +156,7 @@ class Core:
     def freeze(self) -> None:
         self._prefix_digest: str | None = None  # the weights may have moved
         self._digest = RememberedDigest()
+        self.place.drop()
         for module in (self.prefix, self.tail):
             module.eval().requires_grad_(False)
 
@@ -210,7 +215,9 @@ class Core:
 
     @torch.no_grad()
     def _boundary_of(self, images: Tensor, i: int) -> Tensor:
-        return self.boundary(images[i : i + 1].clone())
+        if self.place.device == CPU:
+            return self.boundary(images[i : i + 1].clone())
+        return self.place.of(self.prefix)(images[i : i + 1].to(self.place.device)).cpu()
 
     def boundary(self, images: Tensor) -> Tensor:
         """The prefix on preprocessed images, all at once, (n, *boundary_shape)."""
@@ -230,11 +237,12 @@ class Core:
 
     def logits_of(self, activations: Activations) -> Tensor:
         """f_core on boundary activations, one by one, (n, c)."""
-        return self._each(self.tail, activations, len(self.classes))
+        return self._each(self.place.of(self.tail), activations, len(self.classes))
 
     def features_of(self, activations: Activations) -> Tensor:
         """Pooled features h on boundary activations, one by one, (n, p)."""
-        return self._each(self.tail.features, activations, self.tail.head.in_features)
+        tail: Any = self.place.of(self.tail)
+        return self._each(tail.features, activations, self.tail.head.in_features)
 
     def _each(
         self, function: Callable[[Tensor], Tensor], activations: Activations, width: int
@@ -242,7 +250,7 @@ class Core:
         @torch.no_grad()
         def call(i: int) -> Tensor:
             with forward_ad_kernels():
-                return function(own_copy(activations[i : i + 1]))
+                return function(own_copy(activations[i : i + 1]).to(self.place.device)).cpu()
 
         rows = one_by_one(lambda: call, len(activations))
         return torch.cat([torch.zeros(0, width), *rows])

@@ -16,6 +16,7 @@ from efface.errors import EffaceError
 from efface.network import blocks
 from efface.network.activations import ActivationCache, Activations, own_copy
 from efface.network.backbone import Backbone
+from efface.network.device import Placement
 from efface.network.tail import Tail
 from efface.network.targets import one_hot
 from efface.network.training import Stage, train
@@ -29,6 +30,7 @@ class Trainable(Protocol):
     classes: tuple[str, ...]
     prefix: nn.Sequential
     tail: Tail
+    place: Placement
     seed: int
     report: list[str]
     records: Records | None
@@ -151,6 +153,7 @@ def _run(
         stage,
         classes=present,
         seed=core.seed,
+        device=core.place.device,
         progress=progress,
     )
     if stage.train == "all":

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from efface.network.device import CPU
 from efface.progress import Progress
 
 
@@ -42,14 +43,17 @@ def train(
     *,
     classes: Tensor | None = None,
     seed: int = 0,
+    device: torch.device = CPU,
     progress: Progress | None = None,
 ) -> float:
     """Minimise cross-entropy of ``network(inputs)`` over ``parameters``; returns the last epoch's loss.
 
     The network stays in eval mode: BatchNorm statistics and dropout are frozen. ``classes`` limits the
-    softmax to the classes that have data, so that the rows of the others keep their zeros.
+    softmax to the classes that have data, so that the rows of the others keep their zeros. On a ``device``
+    the network is there for as long as it takes.
     """
     parameters = list(parameters)
+    network.to(device)
     optimizer = torch.optim.SGD(
         parameters, lr=stage.lr, momentum=stage.momentum, weight_decay=stage.weight_decay
     )
@@ -60,7 +64,8 @@ def train(
     for epoch in range(stage.epochs):
         total = 0.0
         for index in torch.randperm(len(labels), generator=generator).split(stage.batch_size):
-            loss = cross_entropy(network(inputs[index]), labels[index], classes)
+            logits = network(inputs[index].to(device))
+            loss = cross_entropy(logits, labels[index].to(device), classes)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()
@@ -69,6 +74,7 @@ def train(
         mean_loss = total / len(labels)
         if progress is not None:
             progress((epoch + 1) / stage.epochs, f"{stage.train}: loss {mean_loss:.3f}")
+    network.to(CPU)
     return mean_loss
 
 
@@ -78,4 +84,5 @@ def cross_entropy(logits: Tensor, labels: Tensor, classes: Tensor | None) -> Ten
         return F.cross_entropy(logits, labels)
     position = torch.full((logits.shape[1],), -1)
     position[classes] = torch.arange(len(classes))
-    return F.cross_entropy(logits[:, classes], position[labels])
+    there = logits.device
+    return F.cross_entropy(logits[:, classes.to(there)], position.to(there)[labels])

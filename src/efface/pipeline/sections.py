@@ -141,6 +141,10 @@ class CoreConfig(ConfigSection):
             "Where the tail begins: head, last-block, last-stage, all or a step. Default: {default}."
         ),
     ] = Field(default="last-block", min_length=1)
+    device: Annotated[
+        Literal["auto", "cuda", "mps", "cpu"],
+        Flag("Where the network is computed: auto, cuda, mps or cpu. Default: {default}."),
+    ] = "cpu"
     leaky_slope: float = Field(default=0.01, ge=0, lt=1)
     fold_batchnorm: bool = True
     mirror: Annotated[

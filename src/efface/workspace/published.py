@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from efface import files
 from efface.errors import FormatError
@@ -54,12 +54,14 @@ def load(
     *,
     module: nn.Module | None = None,
     cache: ActivationCache | None = None,
+    device: str | None = None,
 ) -> MixedLinear:
     """The model to predict with: what a workspace has published, or a model that was saved alone.
 
-    Its predictions are bit-equal to those of the model that was saved.
+    Its predictions are bit-equal to those of the model that was saved. ``device`` is where its network is
+    computed: "auto", "cuda", "mps" or "cpu", the default.
     """
-    return load_current(directory, module=module, cache=cache).model
+    return load_current(directory, module=module, cache=cache, device=device).model
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,7 @@ def load_current(
     *,
     module: nn.Module | None = None,
     cache: ActivationCache | None = None,
+    device: str | None = None,
     before: PublishedModel | None = None,
 ) -> PublishedModel:
     """As ``load``, with the release's number; ``before`` is an earlier release of the same workspace, whose
@@ -94,7 +97,8 @@ def load_current(
         if before is not None and _same_core(before.current, published):
             core = before.model.core
         try:
-            model = MixedLinear.load(user, core=core, module=module, cache=cache)
+            options: dict[str, Any] = {"module": module, "cache": cache, "device": device}
+            model = MixedLinear.load(user, core=core, **options)
             return PublishedModel(model, published)
         except Exception:
             # A request may have published another release, and deleted this one, in the meantime:

@@ -12,7 +12,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from typing import Any
 
@@ -24,12 +24,18 @@ from efface.alone import one_by_one
 from efface.arithmetic.form import Form
 from efface.arithmetic.integer import scales
 from efface.arithmetic.integer.chain import IntegerChain
+from efface.arithmetic.integer.exponents import Exponents, strings
 from efface.arithmetic.integer.gradient import IntegerGradient
 from efface.arithmetic.integer.graph import REACH, IntegerGraph, Source, evaluate, shapes_of
 from efface.arithmetic.integer.head import exact_linear
 from efface.arithmetic.integer.ops import NoIntegerForm, Op, read
-from efface.arithmetic.integer.self_test import check_gradient, check_graph
-from efface.arithmetic.integer.sums import LEAST, power
+from efface.arithmetic.integer.self_test import (
+    check_gradient,
+    check_graph,
+    check_placed,
+    check_placed_tail,
+)
+from efface.arithmetic.integer.sums import power
 from efface.arithmetic.integer.tail import IntegerTail, map_numbers, projection_exponents
 from efface.arithmetic.kinds import ARITHMETIC, INTEGER
 from efface.data.loading import Prepare
@@ -40,49 +46,15 @@ from efface.linear.taps import tap, taps_of
 from efface.network import synthetic
 from efface.network.activations import Activations
 from efface.network.core import Core
+from efface.network.device import CPU, full_precision
 from efface.network.families import Step
 from efface.network.mirror import VIEWS
-from efface.network.saved import LARGEST_IMAGE
 from efface.network.tail import Tail
 
 MOST_IMAGES = 96  # to find steps on
 MOST_SAMPLES = 256  # to find the gradients' and projections' steps on
 BATCH_NUMBERS = 2**15  # so many activations a batch, or one record: small networks gain by batches
-
-
-@dataclass(frozen=True)
-class Exponents:
-    """All steps of an integer form, as powers of two: by number of the operation, or by name of the layer."""
-
-    image: tuple[int, int, int]  # the shape of the pixels
-    prefix: Mapping[int, int]
-    tail: Mapping[int, int]
-    gradients: Mapping[int, int] | None  # None: there is no way back through this tail
-    projections: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Exponents:
-        """ValueError, KeyError or TypeError for what cannot be steps."""
-        gradients, image = values["gradients"], tuple(values["image"])
-        if len(image) != 3 or not all(type(v) is int and 0 < v <= LARGEST_IMAGE for v in image):
-            raise ValueError(f"no image is {image}")
-        return cls(
-            image,
-            _by_number(values["prefix"]),
-            _by_number(values["tail"]),
-            None if gradients is None else _by_number(gradients),
-            {str(k): (_step(a), _step(b)) for k, (a, b) in values["projections"].items()},
-        )
-
-
-def _by_number(values: Mapping[str, Any]) -> dict[int, int]:
-    return {int(number): _step(exponent) for number, exponent in values.items()}
-
-
-def _step(exponent: Any) -> int:
-    if type(exponent) is not int or not LEAST <= exponent <= -LEAST:
-        raise ValueError(f"2^{exponent!r:.20} is no step")
-    return exponent
+DEVICE_NUMBERS = 2**22  # the same where it is not the CPU that computes
 
 
 def pixel_source(preprocess: Preprocess) -> Source:
@@ -104,6 +76,7 @@ class IntegerForm(Form):
         self.exponents = exponents
         self.views = VIEWS if core.mirror else 1
         self._tail: tuple[Projection, IntegerTail] | None = None
+        self._placed: dict[tuple[str, torch.device], IntegerGraph] = {}
 
     # --- made once --------------------------------------------------------------------------------
 
@@ -215,7 +188,8 @@ class IntegerForm(Form):
         return map_numbers(_tail_steps(self.core), projection.names)
 
     def _tail_of(self, projection: Projection) -> IntegerTail:
-        if self._tail is None or self._tail[0] is not projection:
+        kept, device = self._tail, self.core.place.device
+        if kept is None or kept[0] is not projection or kept[1].graph.device != device:
             gradient = self.gradient if projection.has_gradients else None
             exponents = self.exponents.projections
             if set(exponents) != set(projection.names):
@@ -225,8 +199,30 @@ class IntegerForm(Form):
                 made = IntegerTail(
                     self.tail_graph, gradient, projection, exponents, self.views, maps
                 )
-            self._tail = (projection, made)
-        return self._tail[1]
+            kept = self._tail = (projection, self._placed_tail(made))
+        return kept[1]
+
+    # --- on another device ------------------------------------------------------------------------
+
+    def _there(self, name: str, graph: IntegerGraph) -> IntegerGraph:
+        """The graph on the core's device; tested the first time, and refused where it is not the same."""
+        device = self.core.place.device
+        full_precision(device)
+        if device == CPU:
+            return graph
+        if (name, device) not in self._placed:
+            placed = graph.to(device)
+            check_placed(graph, placed)
+            self._placed[name, device] = placed
+        return self._placed[name, device]
+
+    def _placed_tail(self, tail: IntegerTail) -> IntegerTail:
+        graph = self._there("tail", tail.graph)
+        if graph is tail.graph:
+            return tail
+        placed = tail.to(graph)
+        check_placed_tail(tail, placed)
+        return placed
 
     # --- use --------------------------------------------------------------------------------------
 
@@ -246,14 +242,14 @@ class IntegerForm(Form):
 
     @property
     def prefix_digest(self) -> str:
-        values = {"core": self.core.prefix_digest, "exponents": _strings(self.exponents.prefix)}
+        values = {"core": self.core.prefix_digest, "exponents": strings(self.exponents.prefix)}
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
     @property
     def settings(self) -> dict[str, Any]:
         values = asdict(self.exponents)
         for name in ("prefix", "tail", "gradients"):
-            values[name] = None if values[name] is None else _strings(values[name])
+            values[name] = None if values[name] is None else strings(values[name])
         return {"kind": self.kind, **json.loads(json.dumps(values))}
 
     @classmethod
@@ -271,7 +267,8 @@ class IntegerForm(Form):
         return self.core.backbone.preprocess.pixels
 
     def boundary_of(self, images: Tensor) -> Tensor:
-        graph, size = self._tested_prefix, self._batch(self.exponents.image)
+        graph = self._there("prefix", self._tested_prefix)
+        size = self._batch(self.exponents.image)
         dtype = getattr(torch, self.dtype)
         if tuple(images.shape[1:]) != tuple(self.exponents.image):
             raise FormatError(
@@ -281,9 +278,9 @@ class IntegerForm(Form):
             )
 
         def run(i: int) -> Tensor:
-            pixels = images[i * size : (i + 1) * size]
+            pixels = images[i * size : (i + 1) * size].to(graph.device)
             q = _views(_centred(pixels, self.core.backbone.preprocess), self.core.mirror)
-            y = graph(q).to(dtype).contiguous()
+            y = graph(q).to(dtype).contiguous().cpu()
             return y.unflatten(0, (-1, self.views)) if self.views > 1 else y
 
         return torch.cat(list(one_by_one(lambda: run, -(-len(images) // size))))
@@ -311,7 +308,7 @@ class IntegerForm(Form):
 
     def logits(self, activations: Activations) -> Tensor:
         empty = Projection((), (), (), torch.ones(1), self.core.tail.head.in_features)
-        tail = IntegerTail(self.tail_graph, None, empty, {}, self.views)
+        tail = IntegerTail(self._there("tail", self.tail_graph), None, empty, {}, self.views)
         found = list(self._batches(lambda q: self._head(tail.features(q)), activations))
         return torch.cat([torch.zeros(0, len(self.core.classes)), *found])
 
@@ -344,7 +341,8 @@ class IntegerForm(Form):
         return one_by_one(lambda: run, -(-len(activations) // size))
 
     def _batch(self, shape: tuple[int, ...]) -> int:
-        return max(1, BATCH_NUMBERS // max(1, int(np.prod(shape))))
+        most = BATCH_NUMBERS if self.core.place.device == CPU else DEVICE_NUMBERS
+        return max(1, most // max(1, int(np.prod(shape))))
 
 
 @contextmanager
@@ -359,13 +357,10 @@ def _as_saved() -> Iterator[None]:
         ) from error
 
 
-def _strings(exponents: Mapping[int, int]) -> dict[str, int]:
-    return {str(k): int(v) for k, v in exponents.items()}
-
-
 def _centred(pixels: Tensor, preprocess: Preprocess) -> Tensor:
     """pixel − round(255 · mean), float32."""
-    return pixels.float().sub_(_centre(preprocess).view(1, -1, 1, 1))
+    centre = _centre(preprocess).to(pixels.device)
+    return pixels.float().sub_(centre.view(1, -1, 1, 1))
 
 
 def _centre(preprocess: Preprocess) -> Tensor:

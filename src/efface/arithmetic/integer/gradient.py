@@ -8,6 +8,7 @@ direction, with a step for each *input* channel. It is not the derivative of the
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -27,7 +28,14 @@ from efface.arithmetic.integer.ops import (
     NoIntegerForm,
     Op,
 )
-from efface.arithmetic.integer.sums import ExactAffine, integers, power, weight_exponents
+from efface.arithmetic.integer.sums import (
+    ExactAffine,
+    divided,
+    integers,
+    power,
+    weight_exponents,
+)
+from efface.arithmetic.integer.unfolded import pull_back
 
 
 class IntegerGradient:
@@ -52,6 +60,17 @@ class IntegerGradient:
                 raise NoIntegerForm(f"{op.name}: no gradients through MaxPool2d.")
             if isinstance(op, Affine) and op.inputs[0] in self.below:
                 self.pull[number] = _transposed(op, self.exponents[number])
+        factors = [(n, op) for n, op in graph.numbered() if isinstance(op, ChannelAffine)]
+        self.factors = {number: op.factor.float() for number, op in factors}
+        self.placed = False  # convolutions as products of matrices
+
+    def to(self, graph: IntegerGraph) -> IntegerGradient:
+        """The same where ``graph`` is, which is this one's on another device."""
+        made = copy.copy(self)
+        made.graph, made.placed = graph, True
+        made.pull = {number: exact.to(graph.device) for number, exact in self.pull.items()}
+        made.factors = {number: f.to(graph.device) for number, f in self.factors.items()}
+        return made
 
     @torch.no_grad()
     def __call__(self, kept: Kept, features: Tensor, scale: float = 1.0) -> dict[int, Tensor]:
@@ -82,11 +101,11 @@ class IntegerGradient:
             return g * 2 if op.inputs[0] == op.inputs[1] else g
         if isinstance(op, Mean):
             places = shape[-1] * shape[-2]
-            return (g / places).reshape(*shape[:2], 1, 1).expand(shape)
+            return divided(g, places).reshape(*shape[:2], 1, 1).expand(shape)
         if isinstance(op, Flatten):
             return g.reshape(shape)
         assert isinstance(op, ChannelAffine)
-        return g * op.factor.float().view(1, -1, *[1] * (g.dim() - 2))
+        return g * self.factors[number].view(1, -1, *[1] * (g.dim() - 2))
 
     def _pulled(self, number: int, op: Affine, g: Tensor, shape: tuple[int, ...]) -> Tensor:
         exact = self.pull[number]
@@ -96,7 +115,10 @@ class IntegerGradient:
         o = op.geometry
         for span, weight in exact.parts:
             piece = g[:, span].contiguous(memory_format=torch.channels_last)
-            y = conv2d_input(shape, weight, piece, o.stride, o.padding, o.dilation, o.groups)
+            if not self.placed:
+                y = conv2d_input(shape, weight, piece, o.stride, o.padding, o.dilation, o.groups)
+            else:
+                y = pull_back(o, piece, weight, shape)
             total = y if total is None else total.add_(y)
         assert total is not None
         return total

@@ -12,6 +12,7 @@ accuracy.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,6 +36,7 @@ from efface.arithmetic.integer.sums import (
     BIAS_MAX,
     EXACT,
     ExactAffine,
+    divided,
     integers,
     least_exponent,
     power,
@@ -114,6 +116,10 @@ class IntegerGraph:
         self.affine = {
             n: self._prepare(n, op) for n, op in self.numbered() if isinstance(op, Affine)
         }
+        self.channels = {
+            n: self._scaled(n, op) for n, op in self.numbered() if isinstance(op, ChannelAffine)
+        }
+        self.device = torch.device("cpu")
 
     # --- built once -------------------------------------------------------------------------------
 
@@ -171,6 +177,19 @@ class IntegerGraph:
         shift = exponent + e_in - self.units[number]
         return ExactAffine.build(op, w, b, shift, self.reach[at])
 
+    def _scaled(self, number: int, op: ChannelAffine) -> tuple[Tensor, Tensor]:
+        """Factor and shift of each channel in the tensors' units, float32."""
+        ratio = power(self.units[op.inputs[0]] - self.units[number])
+        return (op.factor * ratio).float(), (op.shift / power(self.units[number])).float()
+
+    def to(self, device: torch.device) -> IntegerGraph:
+        """The same network on another device; see ``self_test.check_placed`` for whether it is the same."""
+        made = copy.copy(self)
+        made.device = device
+        made.affine = {n: affine.to(device) for n, affine in self.affine.items()}
+        made.channels = {n: (f.to(device), s.to(device)) for n, (f, s) in self.channels.items()}
+        return made
+
     # --- run --------------------------------------------------------------------------------------
 
     @torch.no_grad()
@@ -202,7 +221,7 @@ class IntegerGraph:
             return self.affine[number](x)
         if isinstance(op, Mean):
             total = x.sum(dim=(2, 3), keepdim=op.keep)
-            mean = total.div_(_places(self.shapes[op.inputs[0]]))
+            mean = divided(total, _places(self.shapes[op.inputs[0]]))
             return mean.mul_(math.ldexp(1.0, self.exponent(op.inputs[0]) - self.units[number]))
         if isinstance(op, MaxPool):
             if keep is not None and keep.backward:
@@ -213,7 +232,9 @@ class IntegerGraph:
         if isinstance(op, Add):
             return self._add(number, op, values)
         if isinstance(op, ChannelAffine):
-            return self._channels(number, op, x)
+            view = (1, -1, *[1] * (x.dim() - 2))
+            factor, shift = (values.view(view) for values in self.channels[number])
+            return (x * factor).add_(shift)  # two operations, each rounded once
         assert isinstance(op, Activation)
         return self._activate(number, op, x, keep)
 
@@ -237,13 +258,6 @@ class IntegerGraph:
             first = first * self._ratio(a, number)
         # The product with a power of two is exact, so it does not matter if it is fused with the sum.
         return first.add_(second, alpha=self._ratio(b, number))
-
-    def _channels(self, number: int, op: ChannelAffine, x: Tensor) -> Tensor:
-        view = (1, -1, *[1] * (x.dim() - 2))
-        ratio = power(self.units[op.inputs[0]] - self.units[number])
-        factor = (op.factor * ratio).float().view(view)
-        shift = (op.shift / power(self.units[number])).float().view(view)
-        return (x * factor).add_(shift)  # two operations, each rounded once
 
     def _activate(self, number: int, op: Activation, x: Tensor, keep: Kept | None) -> Tensor:
         x = self._same(number, op, x)

@@ -16,6 +16,7 @@ from efface.arithmetic.integer.gradient import IntegerGradient
 from efface.arithmetic.integer.graph import IntegerGraph
 from efface.arithmetic.integer.ops import Affine
 from efface.arithmetic.integer.sums import ExactAffine, power
+from efface.arithmetic.integer.tail import IntegerTail
 from efface.errors import EffaceError
 
 PLACES, OUTPUTS = 4, 16
@@ -27,7 +28,63 @@ class NotExact(EffaceError):
 
 def check_graph(graph: IntegerGraph, seed: int = 0) -> None:
     """Raise NotExact if a layer, fed with the network's own integers or with extreme ones, is off."""
+    _check_layers(graph, graph, seed)
+
+
+def check_placed(graph: IntegerGraph, placed: IntegerGraph, seed: int = 0) -> None:
+    """The same for the network on another device, and its last tensor against that of the CPU.
+
+    What is not a sum (divisions, slopes, rounding) is one operation on each number; that a device does these
+    as IEEE 754 has it is what the second comparison looks at.
+    """
     rng = np.random.default_rng(seed)
+    try:
+        _check_layers(graph, placed, seed)
+        pairs = [(graph(q), placed(q.to(placed.device)).cpu()) for q in _some(graph, rng)]
+    except (RuntimeError, NotExact) as error:  # also of an operation that the device does not have
+        raise _not_there(placed, f"{error!s:.200}") from error
+    if not all(torch.equal(here, there) for here, there in pairs):
+        raise _not_there(placed, "its numbers are not those of the CPU.")
+
+
+def check_placed_tail(tail: IntegerTail, placed: IntegerTail, seed: int = 0) -> None:
+    """ψ and h of a few boundaries on another device, against the CPU's."""
+    rng = np.random.default_rng(seed)
+    for some in _some(tail.graph, rng):
+        q = torch.stack([some] * tail.views, dim=1) if tail.views > 1 else some
+        pairs = zip(tail.rows(q), placed.rows(q), strict=True)
+        if not all(torch.equal(here, there) for here, there in pairs):
+            raise _not_there(placed.graph, "its features are not those of the CPU.")
+
+
+def _not_there(placed: IntegerGraph, reason: str) -> NotExact:
+    message = f"{placed.device.type} does not compute integers exactly: {reason}"
+    return NotExact(message, 'use --device cpu (in Python: device="cpu").')
+
+
+def _check_layers(graph: IntegerGraph, placed: IntegerGraph, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    q = _blocks(graph, rng)
+    for number, x in _inputs(graph, q).items():
+        op = graph.ops[number - 1]
+        assert isinstance(op, Affine)
+        largest = graph.reach[op.inputs[0]]
+        extreme = torch.from_numpy(rng.choice([0, largest], size=tuple(x.shape))).float()
+        for values in (x, extreme.contiguous(memory_format=_layout(x))):
+            y = placed.affine[number](values.to(placed.device)).cpu()
+            _check_layer(op, graph.affine[number], values, y, rng)
+
+
+def _some(graph: IntegerGraph, rng: np.random.Generator) -> list[Tensor]:
+    """Inputs to compare by: of either sign, and as after a ReLU."""
+    reach = graph.source.reach
+    drawn = rng.integers(-reach, reach, size=(1, *graph.shapes[0]), endpoint=True)
+    noise = torch.from_numpy(drawn).float()
+    noise = noise.contiguous(memory_format=_layout(noise))
+    return [_blocks(graph, rng), noise, noise.clamp(min=0)]
+
+
+def _blocks(graph: IntegerGraph, rng: np.random.Generator) -> Tensor:
     reach = graph.source.reach
     shape = (1, *graph.shapes[0])
     # Blocks of equal pixels: what differs only from pixel to pixel dies in the first layers.
@@ -35,13 +92,7 @@ def check_graph(graph: IntegerGraph, seed: int = 0) -> None:
     for axis in range(2, len(shape)):
         coarse = coarse.repeat(4, axis=axis)
     q = torch.from_numpy(coarse[tuple(slice(0, s) for s in shape)]).float()
-    for number, x in _inputs(graph, q).items():
-        op = graph.ops[number - 1]
-        assert isinstance(op, Affine)
-        largest = graph.reach[op.inputs[0]]
-        extreme = torch.from_numpy(rng.choice([0, largest], size=tuple(x.shape))).float()
-        for values in (x, extreme.contiguous(memory_format=_layout(x))):
-            _check_layer(op, graph.affine[number], values, rng)
+    return q.contiguous(memory_format=_layout(q))
 
 
 def _layout(x: Tensor) -> torch.memory_format:
@@ -63,8 +114,10 @@ def _inputs(graph: IntegerGraph, q: Tensor) -> dict[int, Tensor]:
     return found
 
 
-def _check_layer(op: Affine, exact: ExactAffine, x: Tensor, rng: np.random.Generator) -> None:
-    y = exact(x)
+def _check_layer(
+    op: Affine, exact: ExactAffine, x: Tensor, y: Tensor, rng: np.random.Generator
+) -> None:
+    """``y`` is what was computed of ``x``."""
     outputs = np.unique(rng.integers(0, y.shape[1 if op.geometry else -1], OUTPUTS))
     if op.geometry is None:
         got = y.reshape(-1, y.shape[-1])[:PLACES, outputs]

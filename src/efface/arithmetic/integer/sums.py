@@ -15,17 +15,24 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from efface.arithmetic.integer.ops import Affine, NoIntegerForm
+from efface.arithmetic.integer.ops import Affine, Geometry, NoIntegerForm
+from efface.arithmetic.integer.unfolded import convolve
 
 EXACT = 2**24
 WEIGHT_MAX = 127
 BIAS_MAX = 2**22
 LEAST = -126  # no step is smaller than 2^LEAST
+
+
+def divided(x: Tensor, number: float) -> Tensor:
+    """x / number, rounded once. By a tensor: of a plain number some devices take the reciprocal first."""
+    return x / x.new_full((), number)
 
 
 def least_exponent(largest: Tensor, levels: float) -> Tensor:
@@ -80,6 +87,7 @@ class ExactAffine:
     shift: Tensor  # (c,) int64
     channel: int  # the dimension of the inputs that is split
     sum_bound: int  # no |partial sum| of integers is larger, in any part
+    geometry: Geometry | None = None
 
     @classmethod
     def build(
@@ -96,7 +104,14 @@ class ExactAffine:
         )
         scaled_bias = None if bias is None else (bias * factor).float()
         channel = 1 if op.geometry is not None else -1
-        return cls(op.apply, parts, scaled_bias, shift, channel, bound)
+        return cls(op.apply, parts, scaled_bias, shift, channel, bound, op.geometry)
+
+    def to(self, device: torch.device) -> ExactAffine:
+        """The same on another device: there a convolution is a product of matrices (``unfolded``)."""
+        apply = self.apply if self.geometry is None else partial(convolve, self.geometry)
+        parts = tuple((span, weight.to(device)) for span, weight in self.parts)
+        bias = None if self.bias is None else self.bias.to(device)
+        return replace(self, apply=apply, parts=parts, bias=bias)
 
     def __call__(self, x: Tensor) -> Tensor:
         """(n, …) integers in float32 -> (n, …), exact if there is one part, else rounded once a part."""

@@ -11,10 +11,11 @@ step reads) may have more than 8 bits, if only a mean reads them: they are round
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -50,6 +51,10 @@ class Projected:
     gradients: ExactAffine | None  # R_gᵀ, in units of 2^gradient_exponent
     input_exponent: int
     gradient_exponent: int
+
+    def to(self, device: torch.device) -> Projected:
+        gradients = None if self.gradients is None else self.gradients.to(device)
+        return replace(self, inputs=self.inputs.to(device), gradients=gradients)
 
     def row(self, x: Tensor, g: Tensor | None, samples: int) -> Tensor:
         """ψ_l of each sample, (n, r_g · r_a) or (n, r(r + 1)/2)."""
@@ -137,24 +142,35 @@ class IntegerTail:
         plain = Affine("basis", (), basis, torch.zeros(len(basis)).double(), None)
         return _rounded_basis(plain, basis, self.gradient.exponents[number] - e_gradient, REACH)
 
+    def to(self, graph: IntegerGraph) -> IntegerTail:
+        """The same where ``graph`` is, which is this one's on another device."""
+        made = copy.copy(self)
+        made.graph = graph
+        made.gradient = None if self.gradient is None else self.gradient.to(graph)
+        made.projected = [projected.to(graph.device) for projected in self.projected]
+        return made
+
+    def _input(self, q: Tensor) -> Tensor:
+        return _flat(q.to(self.graph.device), self.views)
+
     @torch.no_grad()
     def features(self, q: Tensor) -> Tensor:
-        """Pooled features h, (n, p) float32."""
-        return self._pooled(self.graph(_flat(q, self.views)), len(q))
+        """Pooled features h, (n, p) float32, on the CPU."""
+        return self._pooled(self.graph(self._input(q)), len(q)).cpu()
 
     @torch.no_grad()
     def rows(self, q: Tensor) -> tuple[Tensor, Tensor]:
-        """ψ (n, k) and h (n, p), float32, of boundary integers (n, …)."""
+        """ψ (n, k) and h (n, p), float32, of boundary integers (n, …); both on the CPU."""
         kept, n = (self._kept() if self.projected else None), len(q)
-        features, maps = self._run(_flat(q, self.views), kept)
+        features, maps = self._run(self._input(q), kept)
         h = self._pooled(features, n)
         parts = [h]
         if kept is not None:
             gradients = self._gradients(kept, features)
             read = maps or kept.inputs
             parts += [p.row(read[p.number], gradients.get(p.number), n) for p in self.projected]
-        scaled = [p / c for p, c in zip(parts, self.projection.part_scales, strict=True)]
-        return torch.cat([scaled[0], torch.ones(n, 1), *scaled[1:]], dim=1), h
+        scaled = [p.cpu() / c for p, c in zip(parts, self.projection.part_scales, strict=True)]
+        return torch.cat([scaled[0], torch.ones(n, 1), *scaled[1:]], dim=1), h.cpu()
 
     def _run(self, q: Tensor, kept: Kept | None) -> tuple[Tensor, dict[int, Tensor]]:
         """The last tensor; and the maps by number, places last, as integers of 8 bits in their steps."""

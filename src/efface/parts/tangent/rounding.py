@@ -34,6 +34,7 @@ from efface.linear.layers import (
 from efface.linear.lowering import lower
 from efface.linear.opaque import OpaqueLayer
 from efface.linear.operator import Prepared, TangentOperator
+from efface.network.device import CPU
 from efface.parts.tangent.problem import RidgeProblem
 
 SLACK = 1.01  # covers the rounding of the bound itself, which is relatively N u, far below 1 %
@@ -119,7 +120,7 @@ def _absolute(operator: TangentOperator) -> TangentOperator:
 
 def _with_layer(operator: TangentOperator, tail: nn.Module) -> TangentOperator:
     made = copy.copy(operator)
-    made.tail, made.layer = tail, lower(tail, winograd=False)
+    made.tail, made.layer, made.device = tail, lower(tail, winograd=False), CPU
     made.scales = {name: abs(scale) for name, scale in operator.scales.items()}
     return made
 

@@ -97,7 +97,7 @@ class TangentUser(UserPart):
         self.core, self.mu, self.target_scale = core, mu, target_scale
         self.solver: Solver = solver if solver is not None else ConjugateGradient()
         self.batch_size, self.fast = batch_size, fast
-        self.operator = TangentOperator(core.tail, fast=fast, scales=scales)
+        self.operator = TangentOperator(core.tail, fast=fast, scales=scales, place=core.place)
         self.reset()
 
     @property
