@@ -22,7 +22,7 @@ from efface.parts.compact.user import CompactUser
 
 def run(setting: Setting, features: int, bases: str, source: str) -> dict[str, Any]:
     core, data = setting.core, setting.data
-    options = {"features": features, "bases": bases, "core_weight": 0.0}
+    options: dict[str, Any] = {"features": features, "bases": bases, "core_weight": 0.0}
     model = MixedLinear(core, "compact", cache=setting.cache, total_ridge=DEFAULT_RIDGE, **options)
     assert isinstance(model.user, CompactUser)
     if source == "core":

@@ -17,6 +17,8 @@ from tests.arithmetic.integer.test_graph import every_network
 from tests.workspaces import CORE, LEFT, OWNER, TEST, core, fitted, people
 from torch import Tensor
 from torch.nn.grad import conv2d_input
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from efface.arithmetic.integer.graph import IntegerGraph, Kept
 from efface.arithmetic.integer.ops import Geometry
@@ -87,14 +89,25 @@ def test_gradients_are_the_same_there(name: str, device: torch.device) -> None:
     assert all(torch.equal(got[number].cpu(), want[number]) for number in want)
 
 
+class OneDevice(TorchDispatchMode):
+    """Every operation must have all that it reads in one place; copies from one to another aside."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        read = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor) and t.dim()]
+        if "copy" not in str(func) and len({t.device for t in read}) > 1:
+            raise AssertionError(f"{func} reads from two devices")
+        return func(*args, **(kwargs or {}))
+
+
 @every_network
 def test_nothing_is_left_behind_on_the_cpu(name: str) -> None:
-    """On the meta device nothing is computed, but a tensor that lies elsewhere is an error."""
+    """On the meta device nothing is computed: only where tensors are is looked at."""
     meta = torch.device("meta")
     _, _, q, graph = test_graph.built(name)
-    assert graph.to(meta)(q.to(meta)).shape == graph(q.clone()).shape
-    with pytest.raises(RuntimeError, match="device"):
-        graph(q.to(meta))
+    with OneDevice():
+        assert graph.to(meta)(q.to(meta)).device == meta
+        with pytest.raises(AssertionError, match="two devices"):
+            graph(q.to(meta))
 
 
 @every_tail
@@ -102,7 +115,8 @@ def test_no_gradient_is_left_behind_on_the_cpu(name: str) -> None:
     meta, kept = torch.device("meta"), Kept()
     _, q, graph, gradient = test_gradient.built(name)
     placed = graph.to(meta)
-    found = gradient.to(placed)(kept, placed(q.to(meta), kept))
+    with OneDevice():
+        found = gradient.to(placed)(kept, placed(q.to(meta), kept))
     assert all(g.device == meta for g in found.values())
 
 
