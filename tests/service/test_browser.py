@@ -111,6 +111,10 @@ def test_submit_watch_receipt_verify(running: Running, chromium: Any, tmp_path: 
     with watcher.expect_download() as download:
         watcher.get_by_role("link", name="public keys").click()
     download.value.save_as(tmp_path / "receipts.pub")
+    with watcher.expect_download() as download:
+        watcher.get_by_role("link", name="Français").click()
+    download.value.save_as(tmp_path / "page.html")
+    assert '<html lang="fr">' in (tmp_path / "page.html").read_text(encoding="utf-8")
     words = ["verify", str(tmp_path / "receipt.json"), "--key", str(tmp_path / "receipts.pub")]
     assert CliRunner().invoke(app, words).exit_code == 0
     changed = (tmp_path / "receipt.json").read_bytes().replace(b"A", b"B", 1)
