@@ -20,6 +20,7 @@ from common import RESULTS, Results, name_of, parser
 from scipy.special import log_softmax
 
 from efface import Core, Records
+from efface.data.preprocess import Preprocess
 from efface.linear.projection import GRADIENTS, MAPS, MOMENTS, Projection
 from efface.parts.compact.calibration import RIDGES, folds_of
 from efface.parts.compact.power_map import PowerMap
@@ -171,14 +172,18 @@ def main() -> None:
     options.add_argument("--every-class", type=int, default=1, help="every n-th class alone")
     args = options.parse_args()
     kind = "core" if args.core_only else "development"
-    path = args.out or RESULTS / f"feature-choice-{name_of(args.data)}.json"
+    suffix = f"-{args.crop}" if args.crop else ""
+    path = args.out or RESULTS / f"feature-choice-{name_of(args.data)}{suffix}.json"
     settings = {"kind": kind, "features": FEATURES, "every_class": args.every_class}
+    settings |= {"resize": args.resize, "crop": args.crop} if args.crop else {}
     results = Results(path, settings)
     for seed in args.seeds:
         if all(f"{name}/{seed}" in results for name in args.variants):
             continue
         records, is_core = images(args, seed)
-        core = Core(args.backbone, classes=records.classes, linearize=args.linearize)
+        prep = Preprocess(resize=args.resize, crop=args.crop or 224) if args.resize else None
+        names = records.classes
+        core = Core(args.backbone, classes=names, linearize=args.linearize, preprocess=prep)
         labels = np.unique(records.labels, return_inverse=True)[1]
         trials = core_only(labels) if args.core_only else development(labels, is_core)
         psi = Psi(core, records, args.cache)

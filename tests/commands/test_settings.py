@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from typing import Annotated
 
 import pytest
@@ -114,3 +115,15 @@ def test_data_is_needed_where_no_file_could_name_it() -> None:
     assert result.exit_code == 2
     assert "Missing argument" in result.stderr
     assert "no data given" in invoke(app, "trial").stderr
+
+
+def test_a_preset_gives_settings_that_options_win_over() -> None:
+    words = ("train", "photos/", "--print-config", "--preset")
+    config = tomllib.loads(invoke(app, *words, "fine-grained").stdout)
+    assert (config["core"]["resize"], config["core"]["crop"]) == (320, 288)
+    user = config["user"]
+    assert (user["kind"], user["layer_features"], user["power"]) == ("compact", "maps", 0.5)
+    config = tomllib.loads(invoke(app, *words, "fine-grained", "--power", 0.75).stdout)
+    assert config["user"]["power"] == 0.75
+    wrong = invoke(app, *words, "fine")
+    assert "no preset 'fine'" in f"{wrong.output}{wrong.exception}"

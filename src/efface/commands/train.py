@@ -44,7 +44,8 @@ def train(
     preset: Annotated[
         str | None,
         typer.Option(
-            help="paper: the paper's model and training, or paper-forgetting: with its larger weight decay. "
+            help="fine-grained: for kinds that look alike, slower (288 pixels); paper: the paper's model and "
+            "training; paper-forgetting: with its larger weight decay. "
             "The config and options win over it."
         ),
     ] = None,
