@@ -18,6 +18,7 @@ import numpy as np
 from efface.parts.compact.expansion import Floats
 from efface.parts.compact.factor import DOUBLE, STRIP, Factor, Way, blocks_of
 from efface.parts.compact.rows import Rows
+from efface.parts.compact.spooled_rows import SpooledRows
 from efface.parts.compact.stored_rows import StoredRows
 from efface.parts.compact.workers import workers
 
@@ -34,7 +35,7 @@ class RowWay(Way):
 
     @classmethod
     def of(
-        cls, rows: Rows | StoredRows, scale: Floats, ridge: float, num_rows: int
+        cls, rows: Rows | SpooledRows | StoredRows, scale: Floats, ridge: float, num_rows: int
     ) -> RowWay | None:
         """None where there is a better way: too many rows, or others than the sums have (``num_rows``)."""
         few = 0 < num_rows <= MOST_ROWS * len(scale) and len(rows) == num_rows

@@ -33,6 +33,7 @@ from efface.parts.compact.quantiser import Quantiser
 from efface.parts.compact.ridge import RidgeSolution, factor_of, solve
 from efface.parts.compact.row_way import RowWay
 from efface.parts.compact.rows import Rows
+from efface.parts.compact.spooled_rows import SpooledRows
 from efface.parts.compact.statistics import Statistics
 from efface.parts.compact.stored_rows import StoredRows
 from efface.parts.compact.sums_file import read_sums, write_sums
@@ -132,7 +133,9 @@ class Summed(Forgetter):
             addend.out_of(statistics)
             raise
 
-    def take_out(self, *pieces: Piece, left: Rows | StoredRows | None = None) -> RidgeSolution:
+    def take_out(
+        self, *pieces: Piece, left: Rows | SpooledRows | StoredRows | None = None
+    ) -> RidgeSolution:
         """Take samples out, exactly, and solve: the cost does not grow with how many remain.
 
         If the solve fails they are in again, and the weights are as they were. ``left`` are the rows that
@@ -149,7 +152,9 @@ class Summed(Forgetter):
             addend.into(statistics)
             raise
 
-    def _way_without(self, pieces: tuple[Piece, ...], left: Rows | StoredRows | None) -> Way | None:
+    def _way_without(
+        self, pieces: tuple[Piece, ...], left: Rows | SpooledRows | StoredRows | None
+    ) -> Way | None:
         """From the factor that was kept, which is of the sums with these rows and is used once; or from the
         rows that are ``left``."""
         kept, self.kept_factor = self.kept_factor, None
@@ -255,7 +260,7 @@ class Summed(Forgetter):
         way: Direction,
         guarantee: Guarantee | None,
         test_seed: bytes | None,
-        left: Rows | StoredRows | None = None,
+        left: Rows | SpooledRows | StoredRows | None = None,
     ) -> tuple[RidgeSolution, Difference | None]:
         """Rows in or out (``left``: those that remain); with a ``guarantee``, noise on the weights after it.
 
