@@ -29,6 +29,7 @@ from efface.parts.compact.exact import (
 from efface.parts.compact.packed import unpack_strip, words_of
 from efface.parts.compact.quantiser import integer_limit
 from efface.parts.compact.row_checks import Integers, require_integers, sums_of_squares
+from efface.parts.compact.workers import working
 
 FORMAT = 1
 STRIP = 512  # rows of G updated at once: the largest temporary is (STRIP, k)
@@ -252,7 +253,8 @@ class Statistics:
         gram = words_of(arrays, "gram", (limbs, k * (k + 1) // 2))
         cross = words_of(arrays, "cross", (limbs, k, c))
         new.num_rows = n_first + (n_second << 64)
-        new._gram = [unpack_strip(gram, start, stop) for start, stop in new._spans()]
+        with working() as all_of_them:
+            new._gram = all_of_them.each(lambda span: unpack_strip(gram, *span), new._spans())
         new._cross = ExactArray.from_words(cross)
         new._entry_bound = new._measure_entry_bound()
         if new.num_rows < 0 or min(new.diagonal()) < 0 or new._entry_bound > new.entry_limit:
