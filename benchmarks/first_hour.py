@@ -1,0 +1,216 @@
+"""The first hour: the tutorial and the README, line by line, in an empty environment made from the wheel.
+
+    python benchmarks/first_hour.py [--network FOLDER] [--out FILE]
+
+Builds the wheel, installs it with the extra ``hf`` into a fresh environment, and does there what
+``docs/tutorial.md`` says and then every command line of the README's section on one's own photos, on the
+photos that the tutorial draws. Every line must do what the page says (``transcript.py``); both end in a
+receipt that is verified. Then a scikit-learn script does the same without guarantees, on features of the same
+network. Seconds of each step go into the JSON. ``--network`` is a folder with a ResNet for the README;
+without one a tiny ResNet with random weights takes its place, which knows nothing but takes every step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import chdir
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from transcript import Command, Printed, Script, Step, follow, steps
+
+ROOT = Path(__file__).parents[1]
+TUTORIAL, README = ROOT / "docs/tutorial.md", ROOT / "README.md"
+PLAIN = ROOT / "benchmarks/first_hour_sklearn.py"
+NEEDED = ("pyproject.toml", "README.md", "LICENSE", "src")  # to build a wheel from
+IMAGENET = {  # what a folder of an ImageNet ResNet says of its images, where it says nothing
+    "image_processor_type": "ConvNextImageProcessor",
+    "size": {"shortest_edge": 224},
+    "crop_pct": 0.875,
+}
+TINY = """\
+import json, sys, torch
+from transformers import ResNetConfig, ResNetForImageClassification
+torch.manual_seed(0)
+config = ResNetConfig(embedding_size=16, hidden_sizes=[16, 32], depths=[1, 1], num_labels=3)
+ResNetForImageClassification(config).save_pretrained(sys.argv[1])
+size = {"image_processor_type": "ConvNextImageProcessor", "size": {"shortest_edge": 32}, "crop_pct": 1.0}
+open(sys.argv[1] + "/preprocessor_config.json", "w").write(json.dumps(size))
+"""
+
+
+@dataclass
+class Clock:
+    """Runs programs of a fresh environment, and notes how long each took."""
+
+    bin: Path
+    timed: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Nothing of ours: no PYTHONPATH, the environment's programs first."""
+        kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+        path = f"{self.bin}{os.pathsep}{kept.get('PATH', '')}"
+        return {**kept, "PATH": path, "COLUMNS": "200", "HF_HUB_OFFLINE": "1"}
+
+    def run(self, part: str, command: Command) -> Printed:
+        words = [shutil.which(command.words[0], path=self.environment["PATH"]) or command.words[0]]
+        words += command.words[1:]
+        start = time.perf_counter()
+        done = subprocess.run(
+            words, capture_output=True, text=True, env=self.environment, check=False
+        )
+        seconds = time.perf_counter() - start
+        if command.to is not None:
+            Path(command.to).write_text(done.stdout, encoding="utf-8")
+        told = {"line": command.text, "seconds": round(seconds, 2), "exit_code": done.returncode}
+        self.timed.setdefault(part, []).append(told)
+        print(f"{part}: {seconds:6.1f} s  {command.text}", file=sys.stderr)
+        return Printed(done.returncode, done.stdout + done.stderr)
+
+    def must(self, part: str, *words: object) -> Printed:
+        came = self.run(part, Command(0, tuple(map(str, words))))
+        if came.exit_code:
+            raise SystemExit(f"{words}: {came.output}")
+        return came
+
+
+def fresh_environment(folder: Path) -> Clock:
+    """The wheel, and nothing else of this checkout."""
+    source, clock = folder / "source", Clock(folder / "venv" / "bin")
+    source.mkdir()
+    for name in NEEDED:
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, source / name)
+    part, pip = "install", ("python", "-m", "pip", "--disable-pip-version-check", "-q")
+    clock.must(part, sys.executable, "-m", "venv", folder / "venv")
+    clock.must(part, *pip, "wheel", "--no-deps", "-w", folder / "dist", source)
+    shutil.rmtree(source)
+    (wheel,) = (folder / "dist").glob("*.whl")
+    clock.must(part, *pip, "install", "-c", ROOT / "constraints.txt", f"{wheel}[hf]")
+    return clock
+
+
+def tutorial(clock: Clock) -> None:
+    def script(step: Script) -> None:
+        Path("step.py").write_text(step.text, encoding="utf-8")
+        clock.must("tutorial", "python", "step.py")
+
+    follow(TUTORIAL, lambda command: clock.run("tutorial", command), script)
+
+
+def readme(clock: Clock, network: Path | None) -> None:
+    """On the tutorial's photos; the lines are those that begin with ``efface``."""
+    scripts = [step for step in _steps(TUTORIAL) if isinstance(step, Script)]
+    Path("draw.py").write_text(scripts[0].text, encoding="utf-8")
+    clock.must("setting", "python", "draw.py")
+    if network is None:
+        clock.must("setting", "python", "-c", TINY, "my-resnet50")
+    else:
+        shutil.copytree(network, "my-resnet50", copy_function=shutil.copyfile)
+        Path("my-resnet50").chmod(0o755)
+        prepared = Path("my-resnet50/preprocessor_config.json")
+        if not prepared.exists():
+            prepared.write_text(json.dumps(IMAGENET))
+    reencode = "from PIL import Image; Image.open('photos/u05-0.png').save('holiday.jpg')"
+    clock.must("setting", "python", "-c", reencode)
+    for step in _steps(README):
+        if isinstance(step, Command):
+            clock.must("readme", *step.words)
+
+
+def plain(clock: Clock) -> None:
+    """The same without guarantees."""
+    for words in (("features", "photos/", "./my-resnet50"), ("fit",), ("forget", "u17")):
+        clock.must("scikit-learn", "python", PLAIN, *words)
+
+
+def _steps(page: Path) -> Iterator[Step]:
+    yield from steps(page.read_text(encoding="utf-8"))
+
+
+def summary(timed: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    """What one compares: the same step of both."""
+
+    def of(part: str, start: str) -> float | None:
+        found = [
+            t["seconds"] for t in timed[part] if start in t["line"] and "dry-run" not in t["line"]
+        ]
+        return found[0] if found else None
+
+    both = of("scikit-learn", "features"), of("scikit-learn", " fit")
+    return {
+        "seconds_by_part": {
+            part: round(sum(t["seconds"] for t in ts), 1) for part, ts in timed.items()
+        },
+        "train": {
+            "efface": of("readme", "efface train"),
+            "scikit-learn": round(sum(map(float, filter(None, both))), 2),
+        },
+        "forget_one_person": {
+            "efface": of("readme", "efface forget"),
+            "scikit-learn": of("scikit-learn", "forget"),
+        },
+        "stranger_verifies": {
+            "efface": of("readme", "efface verify model/receipts"),
+            "scikit-learn": None,
+        },
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--network", type=Path)
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    network = None if args.network is None else args.network.resolve()
+    load = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        clock = fresh_environment(folder)
+        for part in ("tutorial", "readme"):
+            (folder / part).mkdir()
+            with chdir(folder / part):
+                if part == "tutorial":
+                    tutorial(clock)
+                else:
+                    readme(clock, network)
+                    plain(clock)
+        versions = clock.must("setting", "efface", "--version").output.strip()
+    values = {
+        "efface": versions,
+        "network": "a tiny ResNet with random weights" if network is None else network.name,
+        "cpus": os.cpu_count(),
+        "load_before": round(load, 1),
+        **summary(clock.timed),
+        "steps": {part: _shown(ts, folder) for part, ts in clock.timed.items()},
+    }
+    text = json.dumps(values, indent=1, ensure_ascii=False) + "\n"
+    if args.out is None:
+        print(text, end="")
+    else:
+        args.out.write_text(text, encoding="utf-8")
+
+
+def _shown(timed: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
+    """Without the paths of this machine."""
+    return [{**t, "line": _line(t["line"], folder)} for t in timed]
+
+
+def _line(text: str, folder: Path) -> str:
+    text = text.replace(str(folder), "NEW").replace(str(ROOT), "CHECKOUT")
+    text = text.replace(sys.executable, "python")
+    return text if len(text) < 160 else f"{text[:70]} …"
+
+
+if __name__ == "__main__":
+    main()
