@@ -11,7 +11,7 @@ endif
 PIP     = $(BIN)/python -m pip --disable-pip-version-check -q
 SOURCES = src tests benchmarks experiments tools
 
-.PHONY: demo serve test lint types unit docs format wheel clean help
+.PHONY: demo serve test lint types unit docs format wheel bench clean help
 
 help:  ## what each target does
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -77,8 +77,14 @@ wheel:  ## builds the wheel, installs it in a fresh environment and runs it in a
 	$$efface reproduce all --data digits --preset tiny; \
 	test -s efface-reproduce/digits/report.html
 
+# Ratios within one run, never seconds: exit code 3 if a guarded one is not kept. Not part of `make test`: on a machine
+# that is shared any time may be ten times another. PRESET=full takes an hour; MORE="--data … --backbone …".
+PRESET ?= quick
+bench: $(VENV)/.dev  ## ratios to what others run, in efface-bench/index.html; some minutes, PRESET=full an hour
+	$(BIN)/python benchmarks/run.py --preset $(PRESET) --out efface-bench --check $(MORE)
+
 docs: $(VENV)/.docs  ## the documentation as a site, in site/; warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:  ## remove the environment, the demo's output and the built documentation
-	rm -rf $(VENV) efface-demo site .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) efface-demo efface-bench site .pytest_cache .mypy_cache .ruff_cache

@@ -11,41 +11,25 @@ same run; updates with 8-bit rows may pass 1. Removals are bound by memory: see 
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import torch
+from limits import Limits
+from outcome import Outcome, seconds, turns
 
 from efface.parts.compact.exact import int8_kernel_is_exact, pick_kernel
 from efface.parts.compact.ridge import solve
 from efface.parts.compact.statistics import Statistics
 
+TASKS = ("add_1024_rows", "remove_10_rows", "digest", "solve")
+
 
 def best_seconds(task: Callable[[], object], repeats: int) -> float:
     """The least of ``repeats`` runs, after one to warm up."""
-    task()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        task()
-        times.append(time.perf_counter() - start)
-    return min(times)
-
-
-def first_seconds(task: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    task()
-    return time.perf_counter() - start
-
-
-def product_flops(dtype: torch.dtype, size: int, repeats: int) -> float:
-    """Flop/s of a plain square product: the peak the rest is held against."""
-    square = torch.ones(size, size, dtype=dtype)
-    return 2 * size**3 / best_seconds(lambda: square @ square, repeats)
+    return min(turns({"task": task}, repeats)["task"])
 
 
 def alternating(
@@ -59,7 +43,7 @@ def alternating(
     return middle - start, time.perf_counter() - middle
 
 
-def measure(k: int, c: int, bits: int, repeats: int, peak: float) -> dict[str, object]:
+def measure(k: int, c: int, bits: int, repeats: int, peak: float) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     top = 2 ** (bits - 1) - 1
     rows = rng.integers(-top, top, (1024, k), endpoint=True, dtype=np.int16)
@@ -69,7 +53,7 @@ def measure(k: int, c: int, bits: int, repeats: int, peak: float) -> dict[str, o
     statistics.add(rows, targets)
     add = min(alternating(statistics, rows, targets)[1] for _ in range(repeats))
     remove = min(alternating(statistics, rows[:10], targets[:10])[0] for _ in range(repeats))
-    digest = min(first_seconds(statistics.copy().digest) for _ in range(repeats))  # then it is kept
+    digest = min(seconds(statistics.copy().digest) for _ in range(repeats))  # then it is kept
     solving = best_seconds(lambda: solve(statistics, 0.1, scale=2.0**-7), max(1, repeats // 2))
     return {
         "k": k,
@@ -100,29 +84,40 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--out", type=Path, help="write the JSON here instead of printing it")
     args = parser.parse_args()
-    peak = {d: product_flops(getattr(torch, d), 2048, args.repeats) for d in ("float64", "float32")}
-    report = {
-        "benchmark": "statistics",
-        "environment": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-            "threads": torch.get_num_threads(),
-            "processor": torch.backends.cpu.get_cpu_capability(),
-            "int8_kernel_is_exact": int8_kernel_is_exact(),
+    limits = Limits.measured()
+    found = [
+        measure(k, args.outputs, bits, args.repeats, limits.float64)
+        for k in args.sizes
+        for bits in args.bits
+    ]
+    last = found[-len(args.bits)]
+    k = int(last["k"])
+    product = 1024 * k * (k + 2 * args.outputs) / limits.float64
+    Outcome(
+        name="statistics",
+        question="How fast are exact sums made, changed, hashed and solved, beside plain products?",
+        setting={"features": k, "outputs": args.outputs, "bits": last["bits"], "rows": 1024},
+        ours={name: last[f"{name}_seconds"] for name in TASKS},
+        peers={"the sums of 1,024 rows as one float64 product": product},
+        ratios={
+            "float64 product / adding 1,024 rows": last["add_ratio_to_float64_peak"],
+            "float64 factor at peak / solving": last["solve_ratio_to_float64_peak"],
+            "memory's speed reached by removing 10 rows": last[
+                "remove_10_rows_gigabytes_per_second"
+            ]
+            * 1e9
+            / limits.memory,
         },
-        "product_gflops": {name: value / 1e9 for name, value in peak.items()},
-        "results": [
-            measure(k, args.outputs, bits, args.repeats, peak["float64"])
-            for k in args.sizes
-            for bits in args.bits
-        ],
-    }
-    text = json.dumps(report, indent=2)
-    if args.out is None:
-        print(text)
-    else:
-        args.out.write_text(text + "\n")
+        limit={
+            "what": "float64 products, of which exact sums are made; above 1 with 8-bit kernels",
+            "seconds": product,
+            "fraction_reached": last["add_ratio_to_float64_peak"],
+            "float64_gflops": limits.float64 / 1e9,
+            "float32_gflops": limits.float32 / 1e9,
+            "memory_gb_per_second": limits.memory / 1e9,
+        },
+        details={"int8_kernel_is_exact": int8_kernel_is_exact(), "results": found},
+    ).write(args.out)
 
 
 if __name__ == "__main__":

@@ -13,17 +13,19 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from limits import Limits
+from outcome import Outcome, turns
 from torch import Tensor, nn
 
 from efface.linear.operator import TangentOperator
 from efface.network.core import Core
 from efface.network.tail import Tail
+
+OURS = "efface"
 
 
 def tail_of(backbone: str, linearize: str, classes: int, *, ours: bool) -> Core:
@@ -66,19 +68,6 @@ def curvlinops_ggn(tail: Tail, x: Tensor, v: dict[str, Tensor]) -> Callable[[], 
     return lambda: operator @ flat
 
 
-def gemm_peak(size: int = 2048) -> float:
-    """GFLOP/s of a square float32 product, the machine's own measure."""
-    a, b = torch.randn(size, size), torch.randn(size, size)
-    seconds = min(_time(lambda: a @ b) for _ in range(8))
-    return 2 * size**3 / seconds / 1e9
-
-
-def _time(run: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
-
-
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--backbone", default="cnn")
@@ -108,37 +97,38 @@ def main() -> None:
 
     runs: dict[str, Callable[[], object] | None] = {
         "forward": forward,
-        "efface": lambda: operator.product(prepared, flat),
+        OURS: lambda: operator.product(prepared, flat),
         "efface, BatchNorm kept": lambda: unfolded.product(inputs, weights),
         "torch.func, network as shipped": plain(raw.tail, x, v),
         "torch.func, folded channels-last": plain(mine.tail, xl, vm),
         "curvlinops GGN, network as shipped": curvlinops_ggn(raw.tail, x, v),
     }
-    seconds: dict[str, list[float]] = {k: [] for k, r in runs.items() if r is not None}
-    for _ in range(args.rounds + 1):
-        for name in seconds:
-            run = runs[name]
-            assert run is not None
-            seconds[name].append(_time(run))
-    best = {name: min(times[1:]) for name, times in seconds.items()}
-    ours = best["efface"]
-    result = {
-        "backbone": args.backbone.split("/")[-1],
-        "linearize": args.linearize,
-        "batch": args.batch,
-        "threads": args.threads,
-        "weights": operator.d,
-        "gemm_gflops": round(gemm_peak(), 1),
-        "seconds": {k: round(s, 4) for k, s in best.items()},
-        "over_forward": {k: round(s / best["forward"], 2) for k, s in best.items()},
-        "efface_is_faster_by": {
-            k: round(s / ours, 2) for k, s in best.items() if k not in ("forward", "efface")
+    there = {name: run for name, run in runs.items() if run is not None}
+    best = {name: min(times) for name, times in turns(there, args.rounds).items()}
+    names = [name for name in best if name not in ("forward", OURS)]
+    limits = Limits.measured()
+    Outcome(
+        name="hessian-product",
+        question="How long does a product H v of a linearised tail take, beside one forward pass?",
+        setting={
+            "backbone": args.backbone.split("/")[-1],
+            "linearize": args.linearize,
+            "batch": args.batch,
+            "threads": args.threads,
+            "weights": operator.d,
         },
-    }
-    text = json.dumps(result, indent=1)
-    print(text)
-    if args.out:
-        args.out.write_text(text + "\n")
+        ours={OURS: best[OURS]},
+        peers={name: best[name] for name in names},
+        ratios={f"{name} / ours": best[name] / best[OURS] for name in names},
+        limit={
+            "what": "two forward passes of the same tail, a jvp and a vjp with nothing kept",
+            "seconds": 2 * best["forward"],
+            "fraction_reached": 2 * best["forward"] / best[OURS],
+            "gemm_gflops": limits.float32 / 1e9,
+        },
+        guards={"torch.func, network as shipped / ours": 1.0},
+        details={"over_forward": {name: t / best["forward"] for name, t in best.items()}},
+    ).write(args.out)
 
 
 if __name__ == "__main__":

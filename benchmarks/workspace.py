@@ -34,22 +34,30 @@ def network(k: int) -> nn.Module:
     return nn.Sequential(nn.Sequential(nn.Flatten(), nn.Linear(64, k - 1), nn.ReLU()))
 
 
-def fitted(n: int, net: nn.Module, k: int, c: int) -> MixedLinear:
-    """A model fitted on ``n`` synthetic rows of ``k`` features, ten an owner."""
+Taught = tuple[np.ndarray, np.ndarray, np.ndarray]  # features, targets, labels
+
+
+def fitted(n: int, net: nn.Module, k: int, c: int, taught: Taught | None = None) -> MixedLinear:
+    """A model fitted on ``n`` synthetic rows of ``k`` features, ten an owner; or on those that are given."""
     classes = [f"class-{i}" for i in range(c)]
     look = Preprocess(8, 8, 1, (0.5,), (0.5,))
     core = Core(net, classes=classes, linearize="head", preprocess=look)
     model = MixedLinear(core, features=k, total_ridge=0.2, core_weight=1.0)
     model.calibrate()
-    generator = np.random.default_rng(0)
-    labels = generator.integers(0, c, n)
+    features, targets, labels = taught or random_rows(n, k, c)
     records = Records([_record(i, classes[labels[i]]) for i in range(n)], classes)
-    features = generator.integers(-127, 128, (n, k), dtype=np.int8)
-    rows = Rows(features, generator.integers(-4000, 4000, (n, c)).astype(np.int16))
+    rows = Rows(features, targets)
     model.user.reset()
     model.user.add_rows(rows)
     model.data = TrainingSet(records, None, labels, rows=rows)
     return model
+
+
+def random_rows(n: int, k: int, c: int) -> Taught:
+    generator = np.random.default_rng(0)
+    labels = generator.integers(0, c, n)
+    features = generator.integers(-127, 128, (n, k), dtype=np.int8)
+    return features, generator.integers(-4000, 4000, (n, c)).astype(np.int16), labels
 
 
 def _record(i: int, label: str) -> Record:
@@ -77,7 +85,9 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
         shape = (args.features, args.classes, args.rounds, Path(folder))
-        growth.report(args, [measure(n, *shape) for n in args.sizes])
+        runs = [measure(n, *shape) for n in args.sizes]
+    question = "How long does all of a request take in a workspace, on disk?"
+    growth.report(args, runs, name="workspace", question=question)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,79 @@
+"""The page of the benchmarks: ratios and plots of what ``run.py`` found. It computes no results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from efface.report.figures import Line, Scale, lines
+from efface.report.html import Card, Figure, Report, Section, Table
+
+Values = Mapping[str, Any]
+
+
+def page(outcomes: Sequence[Values], preset: str) -> Report:
+    busy = any(values["environment"]["busy"] for values in outcomes)
+    about = f"preset {preset}" + (", on a busy machine: read ratios, not seconds" if busy else "")
+    return Report(
+        "Benchmarks",
+        about,
+        cards=[card for values in outcomes for card in _card(values)],
+        sections=[_section(values) for values in outcomes] + [_machine(outcomes)],
+    )
+
+
+def _card(values: Values) -> list[Card]:
+    """The ratio to the strongest peer, where there are some."""
+    ratios = {n: r for n, r in values["ratios"].items() if "ours" in n}
+    if not ratios:
+        return []
+    name = min(ratios, key=lambda one: ratios[one])
+    return [Card(values["name"], f"{ratios[name]:.3g} ×", name.replace(" / ours", ""))]
+
+
+def _section(values: Values) -> Section:
+    setting = ", ".join(f"{name} {value}" for name, value in values["setting"].items())
+    limit = dict(values["limit"])
+    prose = [f"{values['question']} Measured with {setting}."]
+    if limit:
+        reached = f"**{limit['fraction_reached']:.0%}** of the limit was reached"
+        prose.append(f"{reached}: {limit['what']}.")
+    prose += [str(note) for note in values["notes"]]
+    tables = [_times(values)]
+    if values["ratios"]:
+        rows = [[name, f"{ratio:.3g}"] for name, ratio in values["ratios"].items()]
+        tables.append(Table(("ratio (above 1: ours is faster)", "×"), rows, numeric=(1,)))
+    return Section(values["name"], "\n\n".join(prose), tables=tables, figures=_plots(values))
+
+
+def _times(values: Values) -> Table:
+    rows = [[f"{name} (ours)", _number(value)] for name, value in values["ours"].items()]
+    rows += [[name, _number(value)] for name, value in values["peers"].items()]
+    return Table(("what", values["unit"]), rows, numeric=(1,))
+
+
+def _plots(values: Values) -> list[Figure]:
+    series = values["series"]
+    if not series:
+        return []
+    curves = []
+    for name, heights in series["lines"].items():
+        points = [(x, y) for x, y in zip(series["at"], heights, strict=True) if y is not None]
+        curves.append(Line(name, [x for x, _ in points], [y for _, y in points]))
+    x, y = Scale(series["x"], log=True), Scale(series["y"], log=True)
+    svg = lines(curves, x, y, title=str(values["question"]), width=6.8, height=4.2)
+    return [Figure(svg, str(values["question"]))]
+
+
+def _machine(outcomes: Sequence[Values]) -> Section:
+    known = [values["environment"] for values in outcomes]
+    rows = [[name, str(value)] for name, value in (known[0] if known else {}).items()]
+    loads = ", ".join(f"{values['name']} {values['environment']['load']}" for values in outcomes)
+    text = (
+        f"One process each, one after the other. Load of the machine at the end of each: {loads}."
+    )
+    return Section("The machine", text, tables=[Table(("what", "is"), rows)])
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}"

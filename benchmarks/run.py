@@ -1,0 +1,103 @@
+"""All benchmarks of a preset, each in a process of its own; one JSON each, and one page with plots.
+
+    python benchmarks/run.py --preset quick --out efface-bench
+    python benchmarks/run.py --preset full --data photos/ --backbone hf:./my-resnet50
+
+``--only NAME`` runs some of them; ``--draw`` draws what is there already. ``--check`` ends with exit code 3
+if a guarded ratio is not kept: ratios within one run, never seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from outcome import SCHEMA, missed
+
+HERE = Path(__file__).parent
+Words = tuple[object, ...]
+QUICK: dict[str, tuple[str, Words]] = {
+    "limits": ("limits.py", ()),
+    "after-deletion": (
+        "after_deletion.py",
+        ("--features", 1024, "--classes", 20, "--sizes", 500, 2000, 8000, "--slow-up-to", 500),
+    ),
+    "requests": ("compact_requests.py", ("--features", 1024, "--sizes", 1000, 10_000)),
+    "workspace": ("workspace.py", ("--features", 1024, "--sizes", 1000, 10_000)),
+    "statistics": ("compact_statistics.py", ("--sizes", 1024, 2048, "--bits", 8)),
+    "papers-sgd": ("papers_sgd.py", ()),
+    "hessian-product": ("hessian_product.py", ()),
+    "rows": ("rows.py", ("--features", 600)),
+    "one-image": ("one_image.py", ()),
+}
+FULL: dict[str, tuple[str, Words]] = {
+    **QUICK,
+    "after-deletion": (
+        "after_deletion.py",
+        ("--features", 4096, "--classes", 40, "--sizes", 1000, 4000, 10_000, "--slow-up-to", 1000),
+    ),
+    "requests": ("compact_requests.py", ("--sizes", 1000, 10_000, 100_000)),
+    "workspace": ("workspace.py", ("--sizes", 1000, 10_000)),
+    "statistics": ("compact_statistics.py", ("--sizes", 1024, 4096, 8192)),
+}
+PRESETS = {"quick": QUICK, "full": FULL}
+
+
+def run(name: str, script: str, words: Words, out: Path) -> bool:
+    """Whether it went well; what it said if it did not."""
+    command = [sys.executable, str(HERE / script), *map(str, words), "--out", str(out)]
+    print(f"{name}: {script} {' '.join(map(str, words))}", flush=True)
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        print(done.stderr[-2000:], file=sys.stderr)
+    return done.returncode == 0
+
+
+def with_network(name: str, words: Words, args: argparse.Namespace) -> Words:
+    """On a real network and data where these are given."""
+    if args.backbone and name in ("hessian-product", "rows"):
+        words = (*words, "--backbone", args.backbone)
+    if args.backbone and name == "rows":
+        words = (*words, "--features", 4096)
+    return (*words, "--data", args.data) if args.data and name == "rows" else words
+
+
+def found(folder: Path) -> list[dict[str, Any]]:
+    """The outcomes in a folder, in the order of the presets."""
+    paths = [folder / f"{name}.json" for name in FULL]
+    read = [json.loads(path.read_text()) for path in paths if path.is_file()]
+    return [values for values in read if values.get("schema") == SCHEMA]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--preset", choices=PRESETS, default="quick")
+    parser.add_argument("--only", nargs="+", choices=FULL, default=list(FULL))
+    parser.add_argument("--out", type=Path, default=Path("efface-bench"))
+    parser.add_argument("--data", help="of rows.py, instead of digits")
+    parser.add_argument("--backbone", help="of rows.py and hessian_product.py, instead of cnn")
+    parser.add_argument("--draw", action="store_true", help="only the page, of what is there")
+    parser.add_argument("--check", action="store_true", help="exit code 3 if a guard is not kept")
+    args = parser.parse_args()
+    failed = []
+    for name, (script, words) in PRESETS[args.preset].items():
+        if not args.draw and name in args.only:
+            words = with_network(name, words, args)
+            if not run(name, script, words, args.out / f"{name}.json"):
+                failed.append(name)
+    from bench_page import page
+
+    outcomes = found(args.out)
+    print(page(outcomes, args.preset).write(args.out / "index.html"))
+    broken = [text for values in outcomes for text in missed(values)]
+    for text in (*(f"{name} failed" for name in failed), *broken):
+        print(text, file=sys.stderr)
+    sys.exit(1 if failed else 3 if broken and args.check else 0)
+
+
+if __name__ == "__main__":
+    main()
