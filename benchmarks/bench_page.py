@@ -24,7 +24,7 @@ def page(outcomes: Sequence[Values], preset: str) -> Report:
 
 def _card(values: Values) -> list[Card]:
     """The ratio to the strongest peer, where there are some."""
-    ratios = {n: r for n, r in values["ratios"].items() if "ours" in n}
+    ratios = {n: r for n, r in values["ratios"].items() if "ours" in n and "efface" not in n}
     if not ratios:
         return []
     name = min(ratios, key=lambda one: ratios[one])
@@ -47,7 +47,8 @@ def _section(values: Values) -> Section:
 
 
 def _times(values: Values) -> Table:
-    rows = [[f"{name} (ours)", _number(value)] for name, value in values["ours"].items()]
+    mark = " (ours)" if values["peers"] else ""
+    rows = [[f"{name}{mark}", _number(value)] for name, value in values["ours"].items()]
     rows += [[name, _number(value)] for name, value in values["peers"].items()]
     return Table(("what", values["unit"]), rows, numeric=(1,))
 
@@ -59,8 +60,13 @@ def _plots(values: Values) -> list[Figure]:
     curves = []
     for name, heights in series["lines"].items():
         points = [(x, y) for x, y in zip(series["at"], heights, strict=True) if y is not None]
-        curves.append(Line(name, [x for x, _ in points], [y for _, y in points]))
-    x, y = Scale(series["x"], log=True), Scale(series["y"], log=True)
+        if len(points) > 1:
+            curves.append(Line(name, [x for x, _ in points], [y for _, y in points]))
+    heights = [height for curve in curves for height in curve.y]
+    if not heights:
+        return []
+    wide = max(heights) > 10 * min(heights)  # else a logarithmic axis would have no numbers on it
+    x, y = Scale(series["x"], log=True), Scale(series["y"], log=wide, low=None if wide else 0)
     svg = lines(curves, x, y, title=str(values["question"]), width=6.8, height=4.2)
     return [Figure(svg, str(values["question"]))]
 

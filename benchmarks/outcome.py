@@ -75,7 +75,7 @@ def environment() -> dict[str, Any]:
     """Machine, libraries, threads, and how busy it was."""
     import torch
 
-    libraries = {}
+    libraries: dict[str, str | None] = {}
     for name in LIBRARIES:
         try:
             libraries[name] = version(name)
