@@ -25,7 +25,7 @@ class Limits:
     memory: float
 
     @classmethod
-    def measured(cls, size: int = 1024, rounds: int = 5) -> Limits:
+    def measured(cls, size: int = 1024, rounds: int = 15) -> Limits:
         """The best of some rounds each."""
         return cls(
             _product(torch.float32, size, rounds),
