@@ -50,7 +50,7 @@ def test_the_tangent_part_forgets_to_the_exact_minimiser(
     request and at a second one, whether that starts from the weights before or after the noise."""
     tail, case, n = cases.tail(name), cases.BY_NAME[name], 12
     x, labels = case.inputs(n), torch.arange(n) % 3
-    user = TangentUser(SimpleNamespace(tail=tail, classes=CLASSES), mu=0.05)  # type: ignore[arg-type]
+    user = TangentUser(SimpleNamespace(tail=tail, classes=CLASSES, place=None), mu=0.05)  # type: ignore[arg-type]
     f, jac = tail(x.clone()).detach(), explicit_jacobian(tail, x)
     y = one_hot(labels, 3)
     user.state = user.weights = ridge_solution(f, jac, y, 0.05)
