@@ -19,7 +19,11 @@ FOLLOWED = {"docs/tutorial.md"}  # with its command lines, by tests/docs/test_tu
 
 
 def is_the_doors(block: Block) -> bool:
-    return name(block.page) == "docs/python.md" or "ForgettingClassifier" in block.text
+    """Those that speak of images which the page does not make; docs/networks.md makes its own texts."""
+    page = name(block.page)
+    return page == "docs/python.md" or (
+        "ForgettingClassifier" in block.text and page != "docs/networks.md"
+    )
 
 
 PYTHON = {

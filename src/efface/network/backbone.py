@@ -25,7 +25,7 @@ from efface.data.preprocess import Preprocess
 from efface.errors import BackboneError, FormatError
 from efface.network import blocks, saved
 from efface.network.families import Step, cut
-from efface.network.saved import HF_NAMES, plain_config
+from efface.network.saved import HF_CLASSES, plain_config
 
 SPARE = 1 << 24  # weights that building may need beyond those in the file (a head, folded norms)
 
@@ -141,7 +141,8 @@ def _load_hf(where: str, source: dict[str, Any] | None) -> tuple[nn.Module, Prep
         # (others choose kernels from the hub, or classes by name).
         given = AutoConfig.from_pretrained(where, trust_remote_code=False)
         values = json.loads(given.to_json_string(use_diff=False))
-        described = plain_config(values)
+        # Of a network that compares pictures with words, its half for pictures.
+        described = plain_config(values.get("vision_config") or values)
         config = _hf_config(described, num_labels=max(1, len(values.get("id2label") or ())))
         # float32 from the start: in float16, as many files are, a BatchNorm's variance overflows.
         net = _hf_class(described["model_type"]).from_pretrained(
@@ -200,7 +201,7 @@ def _hf_class(family: str) -> Any:
     """By name: transformers' Auto classes would look for code that the configuration names."""
     import transformers
 
-    return getattr(transformers, f"{HF_NAMES[family]}ForImageClassification")
+    return getattr(transformers, HF_CLASSES[family])
 
 
 def _hf_config(described: Mapping[str, Any], **more: Any) -> Any:
@@ -272,7 +273,9 @@ def _load_callable(path: str) -> nn.Module:
         target = getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError) as error:
         raise BackboneError(
-            f"cannot import {path}: {error}", "check the module path and that it is installed."
+            f"cannot import {path}: {error}",
+            "install it, or run `python -m efface`, which looks in the working directory, too.",
+        ,
         ) from error
     net = target() if callable(target) and not isinstance(target, nn.Module) else target
     if not isinstance(net, nn.Module):

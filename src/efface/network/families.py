@@ -148,6 +148,34 @@ def _swin_grid(config: Any) -> tuple[int, int]:
     return -(-sides[0] // patches[0]), -(-sides[1] // patches[1])
 
 
+def _hf_efficientnet(model: nn.Module) -> list[Step]:
+    net = model.efficientnet
+    steps, stage = [Step("embeddings", net.embeddings)], 0  # type: ignore
+    for b, block in enumerate(net.encoder.blocks):  # type: ignore
+        stage += block.depthwise_conv.stride == 2
+        steps.append(Step(f"encoder.blocks.{b}", block, stage))
+    top = nn.Sequential(net.encoder.top_conv, net.encoder.top_bn, net.encoder.top_activation)  # type: ignore
+    return [*steps, Step("encoder.top", top, stage + 1), Step("pool", blocks.GlobalMean())]
+
+
+def _hf_clip(model: nn.Module) -> list[Step]:
+    steps = [Step("embeddings", nn.Sequential(model.embeddings, model.pre_layrnorm))]  # type: ignore
+    steps += _tower_layers(model)
+    return [*steps, Step("pool", blocks.FirstToken()), Step("layernorm", model.post_layernorm)]  # type: ignore
+
+
+def _hf_siglip(model: nn.Module) -> list[Step]:
+    """Pooled by the mean of its tokens, as transformers' classifier does, not by its attention head."""
+    steps = [Step("embeddings", model.embeddings), *_tower_layers(model)]  # type: ignore
+    return [*steps, Step("layernorm", model.post_layernorm), Step("pool", blocks.MeanToken())]  # type: ignore
+
+
+def _tower_layers(model: nn.Module) -> list[Step]:
+    layers = model.encoder.layers  # type: ignore
+    made = (blocks.FirstOutput(layer, None) for layer in layers)  # None: no mask
+    return [Step(f"encoder.layers.{b}", block, 0) for b, block in enumerate(made)]
+
+
 # --- timm -----------------------------------------------------------------------------------------
 
 
@@ -235,6 +263,9 @@ _FAMILIES: dict[str, dict[str, Callable[[nn.Module], list[Step]]]] = {
         "DeiTForImageClassification": _hf_vit,
         "Dinov2ForImageClassification": _hf_dinov2,
         "SwinForImageClassification": _hf_swin,
+        "EfficientNetForImageClassification": _hf_efficientnet,
+        "CLIPVisionModel": _hf_clip,
+        "SiglipVisionModel": _hf_siglip,
     },
     "timm": {
         "ResNet": _timm_resnet,

@@ -1,6 +1,6 @@
 """A saved model is data: what its files may name, checked before anything is built from them.
 
-The architecture of a saved core comes from a closed list: the built-in network, seven families of
+The architecture of a saved core comes from a closed list: the built-in network, ten families of
 ``transformers`` with the settings listed here, and timm's own networks by name. Whatever else stands in a
 file is refused. Code from elsewhere (``torch:module:callable``) runs only if the caller names it.
 """
@@ -69,43 +69,69 @@ def _block(value: Any) -> bool:
     return value in ("basic", "bottleneck")
 
 
+def _mean(value: Any) -> bool:
+    return value == "mean"
+
+
+def _places(value: Any) -> bool:
+    return value == [] or _counts(value, DEEPEST)
+
+
 # Every setting that an architecture may have, with what it must look like.
 CHECKS = {
     "apply_layernorm": _flag,
+    "attention_dropout": _real,
     "attention_probs_dropout_prob": _real,
+    "batch_norm_eps": _real,
+    "batch_norm_momentum": _real,
+    "depth_coefficient": _real,
+    "depth_divisor": _count,
     "depths": _depths,
+    "depthwise_padding": _places,
     "downsample_in_bottleneck": _flag,
     "downsample_in_first_stage": _flag,
+    "drop_connect_rate": _real,
     "drop_path_rate": _real,
+    "dropout_rate": _real,
     "embed_dim": _count,
     "embedding_size": _count,
     "encoder_stride": _count,
+    "expand_ratios": _depths,
     "hidden_act": _activation,
+    "hidden_dim": _count,
     "hidden_dropout_prob": _real,
     "hidden_size": _count,
     "hidden_sizes": _counts,
     "image_size": _side,
+    "in_channels": _counts,
     "initializer_range": _real,
     "intermediate_size": _count,
+    "kernel_sizes": _depths,
     "layer_norm_eps": _real,
     "layer_scale_init_value": _real,
     "layer_type": _block,
     "layerscale_value": _real,
     "mlp_ratio": _real,
     "num_attention_heads": _count,
+    "num_block_repeats": _depths,
     "num_channels": _count,
     "num_heads": _counts,
     "num_hidden_layers": _layers,
     "num_layers": _layers,
     "num_stages": _layers,
+    "out_channels": _counts,
     "patch_size": _side,
+    "pooling_type": _mean,
     "pooler_act": _activation,
     "pooler_output_size": _count,
     "qkv_bias": _flag,
     "reshape_hidden_states": _flag,
+    "squeeze_expansion_ratio": _real,
+    "strides": _depths,
     "use_absolute_embeddings": _flag,
     "use_mask_token": _flag,
     "use_swiglu_ffn": _flag,
+    "width_coefficient": _real,
     "window_size": _side,
 }
 _CONV = frozenset({"depths", "hidden_sizes", "hidden_act", "num_channels"})
@@ -120,6 +146,14 @@ _DINO = _TOKENS | {"apply_layernorm", "drop_path_rate", "layerscale_value", "mlp
 _DINO |= {"num_attention_heads", "num_hidden_layers", "reshape_hidden_states", "use_mask_token"}
 _SWIN = _TOKENS | {"depths", "drop_path_rate", "embed_dim", "encoder_stride", "mlp_ratio"}
 _RESNET = _CONV | {"downsample_in_bottleneck", "downsample_in_first_stage", "embedding_size"}
+_EFFICIENT = frozenset({"batch_norm_eps", "batch_norm_momentum", "depth_coefficient"})
+_EFFICIENT |= {"depth_divisor", "depthwise_padding", "drop_connect_rate", "dropout_rate"}
+_EFFICIENT |= {"expand_ratios", "hidden_act", "hidden_dim", "image_size", "in_channels"}
+_EFFICIENT |= {"initializer_range", "kernel_sizes", "num_block_repeats", "num_channels"}
+_EFFICIENT |= {"out_channels", "pooling_type", "squeeze_expansion_ratio", "strides"}
+_TOWER = frozenset({"attention_dropout", "hidden_act", "hidden_size", "image_size"})
+_TOWER |= {"intermediate_size", "layer_norm_eps", "num_attention_heads", "num_channels"}
+_TOWER |= {"num_hidden_layers", "patch_size"}
 HF_NAMES = {
     "resnet": "ResNet",
     "convnext": "ConvNext",
@@ -128,6 +162,13 @@ HF_NAMES = {
     "deit": "DeiT",
     "dinov2": "Dinov2",
     "swin": "Swin",
+    "efficientnet": "EfficientNet",
+}
+HF_CLASSES = {family: f"{name}ForImageClassification" for family, name in HF_NAMES.items()}
+# Image towers: half of a network that compares pictures with words.
+HF_CLASSES |= {
+    "clip_vision_model": "CLIPVisionModel",
+    "siglip_vision_model": "SiglipVisionModel",
 }
 FAMILIES: Mapping[str, frozenset[str]] = {
     "resnet": _RESNET | {"layer_type"},
@@ -137,6 +178,9 @@ FAMILIES: Mapping[str, frozenset[str]] = {
     "deit": _VIT,
     "dinov2": _DINO | {"use_swiglu_ffn"},
     "swin": _SWIN | {"num_heads", "num_layers", "use_absolute_embeddings", "window_size"},
+    "efficientnet": _EFFICIENT | {"width_coefficient"},
+    "clip_vision_model": _TOWER | {"initializer_range"},
+    "siglip_vision_model": _TOWER,
 }
 
 

@@ -29,7 +29,7 @@ VIEWS_AND_COPIES = _names("""
     view _unsafe_view reshape _reshape_alias t transpose permute expand slice select narrow unsqueeze squeeze
     slice_backward select_backward cat stack clone copy _to_copy roll flip index index_select gather repeat
     constant_pad_nd unbind split split_with_sizes im2col unfold as_strided detach alias lift_fresh tril triu
-    pixel_shuffle pixel_unshuffle
+    pixel_shuffle pixel_unshuffle embedding
 """)
 NEW_TENSORS = _names("""
     ones_like zeros_like empty_like full_like new_zeros new_ones new_empty new_full new_empty_strided
