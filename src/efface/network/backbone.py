@@ -275,7 +275,6 @@ def _load_callable(path: str) -> nn.Module:
         raise BackboneError(
             f"cannot import {path}: {error}",
             "install it, or run `python -m efface`, which looks in the working directory, too.",
-        ,
         ) from error
     net = target() if callable(target) and not isinstance(target, nn.Module) else target
     if not isinstance(net, nn.Module):

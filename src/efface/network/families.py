@@ -171,7 +171,7 @@ def _hf_siglip(model: nn.Module) -> list[Step]:
 
 
 def _tower_layers(model: nn.Module) -> list[Step]:
-    layers = model.encoder.layers  # type: ignore
+    layers: Any = model.encoder.layers  # type: ignore[union-attr]
     made = (blocks.FirstOutput(layer, None) for layer in layers)  # None: no mask
     return [Step(f"encoder.layers.{b}", block, 0) for b, block in enumerate(made)]
 
