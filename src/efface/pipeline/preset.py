@@ -40,7 +40,7 @@ def _paper(weight_decay: float) -> dict[str, dict[str, Any]]:
     }
 
 
-FINE_GRAINED = {
+FINE_GRAINED: dict[str, dict[str, Any]] = {
     "core": {"resize": 320, "crop": 288},
     "user": {"kind": "compact", "layer_features": "maps", "power": 0.5},
 }

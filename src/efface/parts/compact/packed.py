@@ -22,11 +22,10 @@ def words_of(arrays: Mapping[str, NDArray[np.generic]], key: str, shape: tuple[i
 
 def unpack_strip(packed: Words, start: int, stop: int) -> ExactArray:
     """Rows start:stop of the lower triangle, its diagonal block mirrored."""
-    kind = np.float64 if len(packed) == 1 else np.int64  # one word is below 2^52, see ``words_of``
-    words = np.zeros((len(packed), stop - start, stop), dtype=kind)
+    words = np.zeros((len(packed), stop - start, stop), dtype=np.int64)
     for row in range(start, stop):
         begin = row * (row + 1) // 2
         words[:, row - start, : row + 1] = packed[:, begin : begin + row + 1]
     block = words[:, :, start:]
     block += np.tril(block, -1).transpose(0, 2, 1)
-    return ExactArray(words[0]) if kind is np.float64 else ExactArray.from_words(words)
+    return ExactArray.from_words(words)
