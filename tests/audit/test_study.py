@@ -75,12 +75,12 @@ def test_a_claim_is_contradicted_only_by_attacks_it_covers() -> None:
 
 
 def test_the_page_is_offline_and_shows_the_numbers(values: dict) -> None:
-    page = audit_report(values, "A title", "efface compare digits").render()
+    page = audit_report(values, "A title", "efface compare digits", "digits").render()
     assert is_offline(page)
     text = " ".join(Page(page).text)
     assert f"{values['methods']['original']['attacks']['lira']['auc']:.3f}" in text
     assert "by any attack here" in text
     lie = {"method": "exact", "game": "canary", "attack": "white-box"}
     numbers = {"claimed_epsilon": 0.0, "refuted_epsilon_bound": 2.0}
-    refuted = audit_report(values | {"contradictions": [lie | numbers]}, "t", "c").render()
+    refuted = audit_report(values | {"contradictions": [lie | numbers]}, "t", "c", "s").render()
     assert "by any attack here" not in refuted

@@ -59,7 +59,7 @@ def test_a_compact_solve_that_fails_changes_nothing(core: Core) -> None:
     model = fitted(core, "compact")
     before = snapshot(model)
     model.user.mu = 0.0  # singular: fewer rows than features
-    with pytest.raises(EffaceError, match="larger mu"):
+    with pytest.raises(EffaceError, match="larger --mu"):
         model.forget(ids="s1-3")
     assert snapshot(model) == before
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from efface.shards import Partner
 
 EXAMPLES = """\
-Whose model it is: [bold]efface partner admit model --name clinic --out clinic.json[/bold]
+Example: [bold]efface partner admit model --name clinic --out clinic.json[/bold] (whose model it is)
 
 The partner, with clinic.json and a copy of the model's core/, releases/ and CURRENT:
 [bold]efface partner join photos/ --model model --invitation clinic.json --out ours --message sums[/bold]

@@ -181,7 +181,7 @@ def test_a_singular_system_is_reported_not_returned() -> None:
     assert solution.status is RidgeStatus.NOT_POSITIVE_DEFINITE
     assert not solution.ok
     assert np.isnan(solution.theta).all()
-    with pytest.raises(EffaceError, match="larger mu"):
+    with pytest.raises(EffaceError, match="larger --mu"):
         solution.checked()
     assert solve(fitted(rows, targets), 1e-6).checked().ok
 

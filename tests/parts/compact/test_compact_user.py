@@ -28,6 +28,7 @@ from efface.data.records import Records
 from efface.errors import EffaceError, RequestError
 from efface.linear.last_layer import LastLayer
 from efface.network.core import Core
+from efface.network.device import Placement
 from efface.network.targets import one_hot
 from efface.network.training import Stage
 from efface.parts.compact.calibration import RIDGES
@@ -124,7 +125,7 @@ def test_a_row_does_not_depend_on_the_company_it_is_computed_in(name: str) -> No
     class Stub:
         """As much of a core as rows need."""
 
-        tail, classes = case.build().float(), CLASSES
+        tail, classes, place = case.build().float(), CLASSES, Placement()
 
     x, labels = case.inputs(40).float(), torch.arange(40) % 3
     user = CompactUser(Stub(), features=200, bits=16, mu=0.1)  # type: ignore[arg-type]
@@ -155,7 +156,7 @@ def test_a_solve_that_fails_leaves_everything_as_it_was(core: Core) -> None:
     before, theta = digests(user), user.theta
     user.mu = 0.0
     for change, part in ((user.remove_rows, np.arange(4)), (user.add_rows, np.arange(10, 20))):
-        with pytest.raises(EffaceError, match="larger mu"):
+        with pytest.raises(EffaceError, match="larger --mu"):
             change(rows.select(part))
         assert digests(user) == before
         assert user.theta is theta

@@ -342,7 +342,8 @@ def test_scales_are_a_change_of_variables() -> None:
 
 
 def user_of(name: str = "cnn") -> TangentUser:
-    return TangentUser(SimpleNamespace(tail=cases.tail(name), classes=("a", "b", "c")), mu=MU)  # type: ignore[arg-type]
+    core = SimpleNamespace(tail=cases.tail(name), classes=("a", "b", "c"), place=None)
+    return TangentUser(core, mu=MU)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", PRECONDITIONERS)

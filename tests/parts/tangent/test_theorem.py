@@ -30,7 +30,7 @@ LABELS = torch.arange(8) % 3
 
 
 def user_of(name: str, mu: float, **options: Any) -> TangentUser:
-    core: Any = SimpleNamespace(tail=cases.tail(name), classes=CLASSES)
+    core: Any = SimpleNamespace(tail=cases.tail(name), classes=CLASSES, place=None)
     return TangentUser(core, mu=mu, **options)
 
 
