@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.numpy import save
 from tests.parts.compact.compacts import CORE_RECORDS, digests, model_of, user_records
 
 from efface.network.core import Core
@@ -98,6 +99,26 @@ def test_many_rows_other_rows_and_no_ridge_are_for_a_factor() -> None:
     assert way_of(rows.select(np.arange(9)), 160, 0.0) is None
     scale = np.full(160, SCALES["scale"])
     assert RowWay.of(rows.select(np.arange(9)), scale, 0.5, 10) is None
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut", "narrow"])
+def test_rows_that_cannot_be_read_are_no_way_and_no_error(tmp_path: Path, damage: str) -> None:
+    """A request reads the rows it takes out; damage to others is found by `verify`."""
+    _, rows = fitted(40, 160)
+    digests = [f"{i:064x}" for i in range(40)]
+    StoredRows.of(rows, digests).save(tmp_path / "index.json", tmp_path / "rows")
+    stored = StoredRows.load(tmp_path / "index.json", tmp_path / "rows", digests)
+    assert way_of(stored, 160, 0.5) is not None
+    (bucket,) = (tmp_path / "rows").iterdir()
+    if damage == "gone":
+        bucket.unlink()
+    elif damage == "cut":
+        bucket.write_bytes(bucket.read_bytes()[:100])
+    else:
+        less = {"features": rows.features[:, :9], "targets": rows.targets}
+        bucket.write_bytes(save({name: a.copy() for name, a in less.items()}))
+    again = StoredRows.load(tmp_path / "index.json", tmp_path / "rows", digests)
+    assert way_of(again, 160, 0.5) is None
 
 
 def test_a_request_takes_it(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from efface.errors import EffaceError
 from efface.parts.compact.expansion import Floats
 from efface.parts.compact.factor import DOUBLE, STRIP, Factor, Way, blocks_of
 from efface.parts.compact.rows import Rows
@@ -37,11 +38,17 @@ class RowWay(Way):
     def of(
         cls, rows: Rows | SpooledRows | StoredRows, scale: Floats, ridge: float, num_rows: int
     ) -> RowWay | None:
-        """None where there is a better way: too many rows, or others than the sums have (``num_rows``)."""
+        """None where there is a better way: too many rows, or others than the sums have (``num_rows``).
+
+        Nor where they cannot be read: damage to rows that stay is no reason to refuse a request.
+        """
         few = 0 < num_rows <= MOST_ROWS * len(scale) and len(rows) == num_rows
         if not few or not ridge > 0:
             return None
-        real = np.concatenate([block.features * scale for block in rows.blocks()])
+        try:
+            real = np.concatenate([block.features * scale for block in rows.blocks()])
+        except (EffaceError, KeyError, ValueError, OSError):
+            return None
         ones = np.ones(num_rows)
         diagonal = np.einsum("ij,ij->i", real, real) + ridge
         spans = blocks_of(num_rows, STRIP)
