@@ -56,10 +56,14 @@ class Prominence(IntEnum):
 
 @dataclass(frozen=True, eq=False)
 class NewWeights:
-    """``weights`` are released; ``state`` is what they were before noise that hides them was added."""
+    """``weights`` are released; ``state`` is what they were before noise that hides them was added.
+
+    ``distance_bound`` ≥ ‖state − w*_r‖, where the method proves one itself.
+    """
 
     weights: Tensor
     state: Tensor
+    distance_bound: float | None = None
 
 
 @dataclass(frozen=True)
@@ -229,7 +233,8 @@ class Solved(Method):
             raise EffaceError(
                 f"the certificate was not reached ({solution}).", "raise mu or sigma."
             )
-        return NewWeights(self._released(scene, solution.value, seed), solution.value)
+        released = self._released(scene, solution.value, seed)
+        return NewWeights(released, solution.value, solution.distance_bound)
 
     def _released(self, scene: Scene, state: Tensor, seed: int) -> Tensor:
         g = scene.guarantee

@@ -6,6 +6,7 @@ quantised features, so one problem, and one set of forgetting methods, serves bo
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -29,6 +30,7 @@ from efface.parts.tangent.problem import RidgeProblem
 from efface.parts.tangent.sgd import largest_eigenvalue
 from efface.parts.view import LinearView, Samples
 
+OUTPUT_BYTES = 2 << 30  # kept of samples whose outputs are looked at often
 EXPLICIT_BYTES = 2 << 30  # of Jacobian rows that are built at once
 LOGIT_NOISE = 0.02  # of the target scale: how far the noise of a release moves a logit
 
@@ -50,6 +52,9 @@ class Scene:
     mu: float | None
     total_ridge: float | None
     guarantee: Guarantee
+    solver: Callable[[RidgeProblem], Tensor] | None = (
+        None  # instead of conjugate gradients from zero
+    )
 
     @classmethod
     def of(
@@ -134,15 +139,12 @@ class Scene:
 
     def problem(self, index: Tensor) -> RidgeProblem:
         """The ridge problem of some training samples: n, and so every mean, is theirs."""
-        samples = self.train.select(index)
+        return self._problem_of(self.train.select(index))
+
+    def _problem_of(self, samples: Samples, **options: Any) -> RidgeProblem:
         dtype = torch.float64 if self.shared else torch.float32
-        return RidgeProblem(
-            self.operator,
-            samples.inputs,
-            self.targets(samples),
-            self.ridge(len(index)),
-            dtype=dtype,
-        )
+        targets, ridge_ = self.targets(samples), self.ridge(len(samples))
+        return RidgeProblem(self.operator, samples.inputs, targets, ridge_, dtype=dtype, **options)
 
     @cached_property
     def retained_problem(self) -> RidgeProblem:
@@ -187,12 +189,15 @@ class Scene:
     def solve(self, index: Tensor, tolerance: float = 1e-6) -> Tensor:
         """The minimiser of L on these samples: closed form where there is one, else CG from zero.
 
-        It depends on the samples alone, not on any other weights: this is what retraining means.
+        It depends on the samples alone, not on any other weights: this is what retraining means. A
+        ``solver`` of the scene's own is used instead of conjugate gradients.
         """
         if self.shared:
             samples = self.train.select(index)
             theta = ridge(samples.inputs, self.targets(samples), self.ridge(len(index)))  # type: ignore[arg-type]
             return theta.T.reshape(-1)
+        if self.solver is not None:
+            return self.solver(self.problem(index))
         solver = ConjugateGradient(tolerance=tolerance, max_passes=3000)
         return solver.solve(self.problem(index)).value
 
@@ -205,10 +210,19 @@ class Scene:
             out.append((batch.outputs + self.operator.jvp(batch, weights)).double())
         return samples.offset + torch.cat(out)
 
+    def outputs(self, samples: Samples) -> Callable[[Tensor], Tensor]:
+        """``logits`` of many weights on the same samples: what does not depend on them is computed once."""
+        problem = self._problem_of(samples, cache_bytes=OUTPUT_BYTES)
+        first = problem.push(problem.zeros(), outputs=True)
+        return lambda weights: samples.offset + first + problem.push(weights)
+
     def loss(self, weights: Tensor, samples: Samples) -> float:
         """mean ½‖f − y‖², without the ridge."""
+        return self.loss_of(self.logits(weights, samples), samples)
+
+    def loss_of(self, logits: Tensor, samples: Samples) -> float:
         targets = one_hot(samples.labels, samples.offset.shape[1], self.user.target_scale)
-        return float((self.logits(weights, samples) - targets).square().sum(1).mean() / 2)
+        return float((logits - targets).square().sum(1).mean() / 2)
 
     # --- the head ---------------------------------------------------------------------------------
 

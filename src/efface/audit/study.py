@@ -10,7 +10,7 @@ import hashlib
 import json
 import platform
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -253,8 +253,13 @@ class Reader:
     def relearn_time(self, weights: Tensor) -> int:
         problem, rate, threshold = self._relearning
         forgotten = self.sets["forgotten"]
-        loss = lambda w: self.scene.loss(w, forgotten)  # noqa: E731
+        loss = lambda w: self.scene.loss_of(self._forgotten_outputs(w), forgotten)  # noqa: E731
         return self.relearn.iterations(problem, weights, loss, threshold, rate)
+
+    @cached_property
+    def _forgotten_outputs(self) -> Callable[[Tensor], Tensor]:
+        """Looked at after every step of relearning."""
+        return self.scene.outputs(self.sets["forgotten"])
 
     @cached_property
     def _retrained_time(self) -> int:

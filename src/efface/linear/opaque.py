@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Collection, Mapping, MutableMapping
 
 import torch
 from torch import Tensor, nn
@@ -23,10 +23,18 @@ class OpaqueLayer(Layer):
         self.inner = tuple(name for name, _ in module.named_parameters())
         self.names = tuple(prefix + name for name in self.inner)
 
+    def restrict(self, names: Collection[str]) -> OpaqueLayer:
+        """The same layer with user weights in ``names`` alone; its others are constants, like buffers."""
+        made = OpaqueLayer(self.module, self.prefix)
+        made.inner = tuple(name for name in self.inner if self.prefix + name in names)
+        made.names = tuple(self.prefix + name for name in made.inner)
+        return made
+
     def _state(self, dtype: torch.dtype) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        params = {k: p.detach().to(dtype) for k, p in self.module.named_parameters()}
+        every = {k: p.detach().to(dtype) for k, p in self.module.named_parameters()}
+        params = {k: every.pop(k) for k in self.inner}
         buffers = {k: _cast(b, dtype) for k, b in self.module.named_buffers()}
-        return params, buffers
+        return params, buffers | every
 
     def _call(self, params: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor) -> Tensor:
         # A clone, because the module may work in place, and x is saved for later products; a

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -10,26 +11,31 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from efface.errors import EffaceError
-from efface.linear.layers import Saved
+from efface.linear.frozen import freeze_below
+from efface.linear.layers import Layer, Saved
 from efface.linear.lowering import lower
 from efface.linear.opaque import OpaqueLayer
+from efface.linear.pooled import pool
 from efface.network.device import CPU, Placement
 from efface.network.tail import Layout
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """The primal side of one set of samples: core outputs f_core(x) and what products need."""
+    """The primal side of one set of samples: core outputs f_core(x), what products need, and whose form
+    that has."""
 
     outputs: Tensor  # (n, c)
     saved: Saved
+    layer: Layer
 
     def __len__(self) -> int:
         return self.outputs.shape[0]
 
     def select(self, index: Tensor | slice) -> Prepared:
         """The rows of some samples; a slice gives views, an index tensor gives copies."""
-        return Prepared(self.outputs[index], tree_map(lambda t: t[index], self.saved))
+        saved = tree_map(lambda t: t[index], self.saved)
+        return Prepared(self.outputs[index], saved, self.layer)
 
     @property
     def num_bytes(self) -> int:
@@ -47,6 +53,9 @@ class TangentOperator:
     user weights are then w̃ = S⁻¹ w, and the ridge μ‖w̃‖² weighs the layers against each other. With
     None it is the paper's J.
 
+    ``names``: the parameters that have user weights, the last ones of the tail (``final_names``); the others
+    are the core's alone. None: all.
+
     On a ``place`` that is not the CPU the products are made there; vectors and outputs come from the CPU, and
     go back to it.
     """
@@ -58,8 +67,9 @@ class TangentOperator:
         fast: bool = True,
         scales: Mapping[str, float] | None = None,
         place: Placement | None = None,
+        names: Collection[str] | None = None,
     ) -> None:
-        self.tail, self.layout = tail, Layout.of(tail)
+        self.tail, self.layout = tail, Layout.of(tail, names)
         place = place or Placement()
         self.device = place.device
         if self.device.type == "mps":
@@ -67,8 +77,25 @@ class TangentOperator:
             raise EffaceError(message, "use --device cpu, or --user compact.")
         there = place.of(tail)
         # Transforms of Winograd's kind have tables, which are the CPU's.
+        self.layer: Layer
         self.layer = lower(there, winograd=self.device == CPU) if fast else OpaqueLayer(there, "")
+        if names is not None:
+            self.layer = freeze_below(self.layer, self.layout.names)
+        self.lean: Layer | None = (
+            None  # saves less, its products cost more: where there are two ways
+        )
+        pooled = pool(self.layer) if names is not None else None
+        if pooled is not None:
+            self.layer, self.lean = pooled, self.layer
         self.scales = dict.fromkeys(self.layout.names, 1.0) | dict(scales or {})
+
+    @property
+    def pooled_numbers(self) -> int:
+        """That ``PooledLayer`` saves of a sample: one for each weight but the head's. 0: there is none."""
+        if self.lean is None:
+            return 0
+        own = dict(zip(self.layout.names, self.layout.shapes, strict=True))
+        return sum(math.prod(own[n]) for n in self.layer.names if not n.startswith("classifier."))
 
     def scaled(self, v: Tensor) -> dict[str, Tensor]:
         """S v, one tensor a parameter of the tail."""
@@ -80,18 +107,24 @@ class TangentOperator:
         return self.layout.d
 
     @torch.no_grad()
-    def prepare(self, x: Tensor, dtype: torch.dtype = torch.float32) -> Prepared:
-        """Run the tail once on boundary activations ``x`` (n, c, h, w), (n, t, c) or (n, c)."""
+    def prepare(
+        self, x: Tensor, dtype: torch.dtype = torch.float32, *, lean: bool = False
+    ) -> Prepared:
+        """Run the tail once on boundary activations ``x`` (n, c, h, w), (n, t, c) or (n, c).
+
+        ``lean``: for few products, or where memory is short; the same numbers but for their rounding.
+        """
         x = x.to(self.device, dtype)
         x = x.permute(0, 2, 3, 1).contiguous() if x.dim() == 4 else x.contiguous()
-        outputs, saved = self.layer.forward(x)
-        return Prepared(outputs.cpu(), saved)
+        layer = self.lean if lean and self.lean is not None else self.layer
+        outputs, saved = layer.forward(x)
+        return Prepared(outputs.cpu(), saved, layer)
 
     @torch.no_grad()
     def jvp(self, batch: Prepared, v: Tensor) -> Tensor:
         """J v, (n, c)."""
         there = self.scaled(v.to(self.device, batch.outputs.dtype))
-        tangent = self.layer.jvp(batch.saved, None, there)
+        tangent = batch.layer.jvp(batch.saved, None, there)
         return torch.zeros_like(batch.outputs) if tangent is None else tangent.cpu()
 
     @torch.no_grad()
@@ -99,7 +132,7 @@ class TangentOperator:
         """Jᵀ u, (d,); added into ``out`` if given."""
         flat = torch.zeros(self.d, dtype=batch.outputs.dtype, device=self.device)
         views = self.layout.views(flat)
-        self.layer.vjp(batch.saved, u.to(self.device, flat.dtype), views, False)
+        batch.layer.vjp(batch.saved, u.to(self.device, flat.dtype), views, False)
         for name, view in views.items():
             if self.scales[name] != 1.0:
                 view *= self.scales[name]

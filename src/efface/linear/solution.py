@@ -20,7 +20,7 @@ class Status(StrEnum):
 @dataclass(frozen=True)
 class Solution:
     """``residual_norm`` is ‖g_D(value)‖ recomputed on the final value; ``passes`` counts sweeps over
-    the data, the residual's own pass included."""
+    the data, the residual's own pass included. ``distance_bound`` ≥ ‖value − w*‖ where a solver proves it."""
 
     value: Tensor
     status: Status
@@ -28,6 +28,7 @@ class Solution:
     passes: float
     advice: str = ""
     history: tuple[float, ...] = field(default=(), repr=False)
+    distance_bound: float | None = None
 
     @property
     def ok(self) -> bool:

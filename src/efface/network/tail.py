@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -46,8 +46,10 @@ class Layout:
     shapes: tuple[tuple[int, ...], ...]
 
     @classmethod
-    def of(cls, module: nn.Module) -> Layout:
-        items = [(name, tuple(p.shape)) for name, p in module.named_parameters()]
+    def of(cls, module: nn.Module, names: Collection[str] | None = None) -> Layout:
+        """Of all parameters, or of those in ``names``."""
+        every = module.named_parameters()
+        items = [(name, tuple(p.shape)) for name, p in every if names is None or name in names]
         return cls(tuple(n for n, _ in items), tuple(s for _, s in items))
 
     @property

@@ -239,10 +239,10 @@ class UserConfig(ConfigSection):
 
     ``mu`` left out: the compact part chooses it on core data, the tangent part takes 0.01. ``features``,
     ``bits``, ``bases``, ``layer_features``, ``power``, ``calibration`` and ``arithmetic`` are the compact
-    part's, ``solver``, ``scales`` and ``loss`` are the tangent part's. ``arithmetic`` is integer (the same
-    bits on every machine), float, or auto: integer if possible. ``scales`` plain is the paper's model,
-    balanced brings every layer to one size on core data. ``loss`` says which loss ``mu`` and sgd's ``lr``
-    are meant for: sum (ours), or paper: averaged over the classes, too (docs/errata.md, 28).
+    part's, ``solver``, ``scales``, ``layers`` and ``loss`` are the tangent part's. ``arithmetic`` is integer
+    (the same bits on every machine), float, or auto: integer if possible. ``scales`` plain is the paper's
+    model, balanced brings every layer to one size on core data. ``loss`` says which loss ``mu`` and
+    sgd's ``lr`` are meant for: sum (ours), or paper: averaged over the classes, too (docs/errata.md, 28).
     ``calibration`` is a data spec, a folder of public images say, for bases and scales instead of core data.
     """
 
@@ -296,6 +296,13 @@ class UserConfig(ConfigSection):
             "Of the tangent part: plain (the paper's) or balanced on core data. Default: {default}."
         ),
     ] = "plain"
+    layers: Annotated[
+        Literal["all", "final"],
+        Flag(
+            "Which layers from --linearize on have user weights (tangent): all, or final (the last "
+            "convolution with its BatchNorm, and the head). Default: {default}."
+        ),
+    ] = "all"
     loss: Annotated[
         Literal["sum", "paper"],
         Flag(
@@ -320,7 +327,7 @@ class UserConfig(ConfigSection):
                 raise ValueError(f"should be one of {', '.join(f'{p:g}' for p in POWERS)}")
         return value
 
-    @field_validator("scales", "loss")
+    @field_validator("scales", "loss", "layers")
     @classmethod
     def _of_tangent(cls, value: str, info: ValidationInfo) -> str:
         """A setting that the part does not take has its default."""

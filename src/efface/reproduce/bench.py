@@ -26,11 +26,14 @@ from efface.model.mixed_linear import MixedLinear
 from efface.network.activations import ActivationCache
 from efface.network.core import Core
 from efface.network.training import Stage
+from efface.parts.tangent.reading import Reading
 from efface.reproduce.presets import Preset
 from efface.reproduce.results import name_of
 from efface.version import VERSION
 
 SCHEMA = "efface.bench/1"
+LEAKY_SLOPE = 0.01  # the paper changes ReLU to LeakyReLU and does not print the slope
+READING = Reading.PAPER  # of the printed rates and weight decays
 
 
 @dataclass(frozen=True)
@@ -69,8 +72,30 @@ class Bench:
         return limited(train, p.limit) + limited(found.test, p.test_limit)
 
     @property
+    def num_classes(self) -> int:
+        return len(self.records.classes)
+
+    @property
+    def mu(self) -> float:
+        """The ridge of the forgetting figures, for our loss."""
+        return READING.ridge(self.preset.paper_decay(self.name), self.num_classes)
+
+    @property
+    def accuracy_mu(self) -> float:
+        return READING.ridge(self.preset.accuracy_decay, self.num_classes)
+
+    def rate(self, printed: float) -> float:
+        """A printed learning rate, for our loss."""
+        return READING.rate(printed, self.num_classes)
+
+    @property
     def settings(self) -> dict[str, Any]:
-        return self.preset.to_dict() | {
+        """What results depend on. How many seeds there are is not among it: more can be added later."""
+        numbers = {k: v for k, v in self.preset.to_dict().items() if k != "seeds"}
+        return numbers | {
+            "mu": self.mu,
+            "accuracy_mu": self.accuracy_mu,
+            "loss": str(READING),
             "data": self.name,
             "backbone": self.backbone.rpartition("/")[2],
             "linearize": self.linearize,
@@ -102,7 +127,7 @@ class Bench:
     def forgotten_class(self) -> str:
         return self.records.classes[0]
 
-    def new_core(self, seed: int = 0) -> Core:
+    def new_core(self, seed: int = 0, *, folded: bool = False) -> Core:
         side = self.preset.side
         prep = None
         if side is not None and self.backbone != "cnn":
@@ -113,17 +138,20 @@ class Bench:
             linearize=self.linearize,
             preprocess=prep,
             seed=seed,
+            fold_batchnorm=folded,
+            leaky_slope=LEAKY_SLOPE,
         )
 
     @lru_cache(maxsize=16)  # noqa: B019 - one bench a process
     def core(self, fraction: float, seed: int = 0, whole_class: bool = False) -> Core:
         """Trained on this share of the task; with none, the generic core gets a random head.
 
-        A zero head would make all tangents below it vanish.
+        A zero head would make all tangents below it vanish. Its logits stay as cross-entropy left them, as in
+        the paper: brought to the targets' scale, the head is smaller, and with it every tangent below it.
         """
         core, records = self.new_core(seed), self.split(fraction, seed, whole_class).core
         if len(records):
-            core.fit(records, self.stages, calibrate_to=5.0, cache=self._usable(core))
+            core.fit(records, self.stages, calibrate_to=None, cache=self._usable(core))
         else:
             torch.manual_seed(seed)
             core.tail.head.load_state_dict(
@@ -143,7 +171,7 @@ class Bench:
         cache = self.activation_cache(core)
         if cache is not None and len(cache.missing(self.records.digests)):
             self.say(f"activations of {len(self.records)} images, once for this data set")
-            core.activations(self.records, cache, progress=_dots(self.say))
+            core.activations(self.records, cache, progress=dots(self.say))
         return cache
 
     def tensor(self, core: Core, records: Records) -> Tensor:
@@ -151,18 +179,28 @@ class Bench:
         return rows[slice(0, len(rows))]
 
     def spot(self, **changes: Any) -> Spot:
-        return replace(Spot(self.preset.core_fraction, self.preset.mu), **changes)
+        return replace(Spot(self.preset.core_fraction, self.mu), **changes)
 
     def core_and_data(self, spot: Spot) -> tuple[Core, Records]:
         key = (spot.fraction, spot.seed, spot.whole_class)
         return self.core(*key), self.split(*key)
 
     def compact_model(self, spot: Spot) -> MixedLinear:
-        """The compact user part of the same core and data."""
-        core, data = self.core_and_data(spot)
-        features = self.preset.features
-        model = MixedLinear(core, "compact", features=features, cache=self._usable(core))
-        return model.fit(part_of(data.user, spot.size), replay=data.core)
+        """The compact user part as `efface train` makes it: BatchNorm folded, integers; of the same data."""
+        key = (spot.fraction, spot.seed, spot.whole_class)
+        core, data = self.compact_core(*key), self.split(*key)
+        cache = self.activation_cache(core)
+        model = MixedLinear(core, "compact", features=self.preset.features, cache=cache)
+        return model.fit(part_of(data.user, spot.size), replay=data.core, progress=dots(self.say))
+
+    @lru_cache(maxsize=16)  # noqa: B019 - one bench a process
+    def compact_core(self, fraction: float, seed: int = 0, whole_class: bool = False) -> Core:
+        if self.backbone == "cnn":
+            return self.core(fraction, seed, whole_class)
+        core = self.new_core(seed, folded=True)
+        records = self.split(fraction, seed, whole_class).core
+        core.fit(records, self.stages, calibrate_to=5.0, cache=self.activation_cache(core))
+        return core
 
     # --- what is kept -----------------------------------------------------------------------------
 
@@ -202,7 +240,8 @@ def limited(records: Records, limit: int | None) -> Records:
     return records[np.sort(chosen)]
 
 
-def _dots(say: Callable[[str], None]) -> Callable[[float, str], None]:
+def dots(say: Callable[[str], None]) -> Callable[[float, str], None]:
+    """A progress that says every tenth of the way."""
     last = [-1]
 
     def progress(fraction: float, message: str) -> None:

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from efface.linear.solution import Status
 from efface.report.html import Table
 from efface.reproduce.bench import Bench
 
+SOLVED = str(Status.CONVERGED)
 Values = dict[str, Any]
 Results = Mapping[str, Values]  # by part: "paper/0" is a name and a seed
 
@@ -77,9 +79,31 @@ def percent(rows: Sequence[Values], key: str) -> str:
     return f"{shown} ± {100 * spread(rows, key):.1f} %" if len(rows) > 1 else f"{shown} %"
 
 
-def judged(holds: bool, partly: bool = False) -> str:
-    """The word that a verdict begins with; by a rule on the numbers, never by hand."""
+def judged(results: Results, holds: bool, partly: bool = False, *, above: bool = True) -> str:
+    """The word that a verdict begins with; by a rule on the numbers, never by hand.
+
+    A verdict on the paper needs models that were solved and, with ``above``, are better than their last
+    layer alone: there is nothing to forget in the layers below otherwise.
+    """
+    reason = _untested(results, above)
+    if reason:
+        return f"**Not tested.** {reason}"
     return "**Agrees.**" if holds else "**Partly.**" if partly else "**Disagrees.**"
+
+
+def _untested(results: Results, above: bool) -> str:
+    rows = [row for row in results.values() if "training_status" in row]
+    keys = ("training_status", "reference_status")
+    open_ = [row for row in rows if any(row.get(key, SOLVED) != SOLVED for key in keys)]
+    if open_:
+        return f"{len(open_)} of {len(rows)} parts rest on a model that was not solved."
+    pairs = [row for row in rows if "last_layer_error" in row] if above else []
+    if pairs and mean(pairs, "trained_error") >= mean(pairs, "last_layer_error"):
+        errors = [
+            f"{100 * mean(pairs, key):.1f} %" for key in ("trained_error", "last_layer_error")
+        ]
+        return f"The model is no better than its last layer alone ({errors[0]} error, {errors[1]})."
+    return ""
 
 
 def short(value: float) -> str:

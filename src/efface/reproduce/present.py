@@ -59,6 +59,7 @@ def _cards(found: dict[str, Any]) -> list[Card]:
         "Agrees": "of the paper's claims hold",
         "Partly": "hold in part",
         "Disagrees": "do not hold",
+        "Not tested": "were not tested: a model was not solved, or no better than its last layer",
     }
     counted = {word: sum(text.strip("*") == word for text in words) for word in notes}
     return [Card(word.lower(), str(count), notes[word]) for word, count in counted.items()]

@@ -9,14 +9,15 @@ from tests.reference import explicit_jacobian, ridge_solution
 from torch import Tensor, nn
 
 from efface.errors import EffaceError
+from efface.linear.frozen import final_names
 from efface.linear.operator import TangentOperator
 from efface.linear.solution import Status
 from efface.network.tail import Tail
 from efface.network.targets import one_hot
 from efface.parts.tangent.cg import ConjugateGradient
-from efface.parts.tangent.dual import DualConjugateGradient
+from efface.parts.tangent.dual import DualConjugateGradient, _at
 from efface.parts.tangent.forgetting import SolvedForgetting
-from efface.parts.tangent.kronecker import KroneckerKernel, between_outputs
+from efface.parts.tangent.kronecker import HEAD, KroneckerKernel, _pooled, between_outputs
 from efface.parts.tangent.problem import RidgeProblem
 from efface.parts.tangent.procedure import ProcedureChoice
 
@@ -183,3 +184,82 @@ def test_a_request_can_ask_for_it() -> None:
         ProcedureChoice("solved", solver="magic")
     with pytest.raises(EffaceError, match="has no --solver"):
         ProcedureChoice("paper", solver="dual")
+
+
+# --- what it proves -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("goal", [{"precision": 1e-2}, {"precision": 1e-5}, {"distance": 1e-3}])
+@every_kind
+def test_the_proved_distance_holds_and_is_what_was_asked_for(
+    name: str, goal: dict[str, float]
+) -> None:
+    e = explicit(name, 1e-2)
+    solution = DualConjugateGradient(max_passes=300, **goal).solve(e.problem)
+    assert solution.status is Status.CONVERGED, solution
+    bound = solution.distance_bound
+    assert bound is not None
+    length = float(solution.value.norm()) if "precision" in goal else 1.0
+    assert float((solution.value - e.minimiser).norm()) <= bound * (1 + 1e-9) + 1e-12
+    assert bound <= next(iter(goal.values())) * length
+
+
+def test_the_bound_is_tight_where_a_singular_value_squared_is_the_ridge() -> None:
+    """s/(s² + nμ) is largest, 1/(2√(nμ)), at s² = nμ: there the bound is the distance itself."""
+    head = cases.randomised(Tail([], nn.Linear(4, 3)).double())
+    e = Explicit(head, torch.randn(NUM, 4, dtype=torch.float64), 1.0)
+    square = float(torch.linalg.eigvalsh(e.kernel - NUM * torch.eye(NUM * 3).double())[-1])
+    e = Explicit(head, e.problem.activations[slice(NUM)], square / NUM)
+    vector = torch.linalg.eigh(e.kernel).eigenvectors[:, -1].view(NUM, 3)
+    ridge = NUM * e.mu
+    alpha = torch.linalg.solve(e.kernel, ((e.y - e.f).flatten() - vector.flatten())).view(NUM, 3)
+    w = torch.einsum("ncd,nc->d", e.jac, alpha)
+    point = _at(e.problem, alpha, w)
+    torch.testing.assert_close(point.missing(ridge), vector)
+    distance = float((w - e.minimiser).norm())
+    assert point.distance_bound(ridge) == pytest.approx(distance, rel=1e-6)
+
+
+def test_a_budget_too_small_for_a_distance_tells_the_one_that_was_proved() -> None:
+    e = explicit("resnet bottleneck", 1e-9)
+    solution = DualConjugateGradient(precision=1e-9, max_passes=8).solve(e.problem)
+    assert solution.status is Status.STOPPED_SHORT
+    assert "times too far" in solution.advice
+    assert solution.distance_bound is not None
+    assert float((solution.value - e.minimiser).norm()) <= solution.distance_bound
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.3])
+def test_pooled_slopes_give_both_matrices_exactly(scale: float) -> None:
+    name = "resnet bottleneck"
+    tail = cases.tail(name)
+    names = final_names(tail)
+    scales = {key: scale * (i + 1) for i, key in enumerate(names)}
+    operator = TangentOperator(tail, names=names, scales=scales)
+    x, c = cases.BY_NAME[name].inputs(NUM), cases.NUM_CLASSES
+    problem = RidgeProblem(operator, x, torch.zeros(NUM, c), 0.1, dtype=torch.float64)
+    found = _pooled(problem)
+    assert found is not None
+    batch = operator.prepare(x, torch.float64)
+    unit = torch.eye(NUM * c, dtype=torch.float64).view(-1, NUM, c)
+    jac = torch.stack([operator.vjp(batch, u) for u in unit]).view(NUM, c, -1)
+    at = sum(v.numel() for k, v in operator.layout.views(jac[0, 0]).items() if HEAD not in k)
+    below, head = jac[:, :, :at], jac[:, :, at:]
+    torch.testing.assert_close(found[0], torch.einsum("iad,jad->ij", head, head) / c)
+    torch.testing.assert_close(found[1], torch.einsum("iad,jad->ij", below, below))
+    torch.testing.assert_close(found[2], torch.einsum("iad,ibd->ab", below, below))
+    whole = RidgeProblem(TangentOperator(tail), x, torch.zeros(NUM, c), 0.1, dtype=torch.float64)
+    assert _pooled(whole) is None
+
+
+def test_the_final_layers_of_a_resnet_are_solved_to_a_proved_distance() -> None:
+    tail, x = cases.tail("resnet bottleneck"), cases.BY_NAME["resnet bottleneck"].inputs(NUM)
+    operator = TangentOperator(tail, names=final_names(tail))
+    y = one_hot(torch.arange(NUM) % cases.NUM_CLASSES, cases.NUM_CLASSES)
+    problem = RidgeProblem(operator, x, y, 1e-3)
+    solution = DualConjugateGradient(precision=1e-6).solve(problem)
+    assert solution.status is Status.CONVERGED
+    exact = RidgeProblem(operator, x, y, 1e-3, dtype=torch.float64)
+    assert float(exact.gradient(solution.value).norm()) < 1e-3 * float(
+        exact.gradient(exact.zeros()).norm()
+    )

@@ -49,7 +49,7 @@ def exact_gradient(problem: RidgeProblem, w: Tensor) -> Tensor:
         part = slice(start, start + problem.batch_size)
         rough = plain.prepare(problem.activations[part], torch.float32)
         saved = tree_map(lambda t: t.double() if t.is_floating_point() else t, rough.saved)
-        batch = Prepared(rough.outputs.double(), saved)
+        batch = Prepared(rough.outputs.double(), saved, plain.layer)
         residual = batch.outputs + plain.jvp(batch, w) - problem.targets[part]
         total += plain.vjp(batch, residual)
     return total / problem.n + problem.mu * w

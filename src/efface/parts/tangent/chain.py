@@ -29,7 +29,7 @@ class TangentChain(nn.Module):
             self.register_buffer(f"direction{i}", directions[name].detach().float().clone())
 
     def forward(self, pixels: Tensor) -> tuple[Tensor]:
-        parameters = dict(self.tail.named_parameters())
+        parameters = {k: p for k, p in self.tail.named_parameters() if k in self.names}
         tangents = {name: self.get_buffer(f"direction{i}") for i, name in enumerate(self.names)}
         with forward_ad_kernels():
             x = self.prefix(self.normalised(pixels))

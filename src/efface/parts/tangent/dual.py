@@ -4,10 +4,18 @@ The minimiser is w* = Jᵀα* with (K + nμI) α* = y − f, K = J Jᵀ the tang
 walk Jᵀ and one walk J: a pass, as for H. But vectors have n·c numbers and not d, so that a preconditioner may
 be far better than one between weights (``KroneckerKernel``), and at ridges as small as the paper's that
 decides. It is for problems with more weights than that, d > n·c: else K has eigenvalues 0 that P has not.
+
+It also proves more. With ρ = y − f − Jw − nμα and w = Jᵀα the way that is left is
+w* − w = (JᵀJ + nμI)⁻¹ Jᵀρ, and s/(s² + nμ) ≤ 1/(2√(nμ)) for every singular value s of J, so
+
+    ‖w − w*‖  ≤  ‖ρ‖ / (2 √(nμ)),
+
+where the gradient g = −Jᵀρ/n alone gives ‖g‖/μ, which is larger by up to ‖J‖/√(nμ).
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -37,15 +45,53 @@ class _Point:
         """ρ = y − f − (K + nμI)α; the gradient is −Jᵀρ/n."""
         return -(self.residual + ridge * self.alpha)
 
+    def distance_bound(self, ridge: float) -> float:
+        """‖ρ‖/(2√(nμ)) ≥ ‖w − w*‖, if w is Jᵀα."""
+        return float(self.missing(ridge).norm()) / (2 * math.sqrt(ridge)) if ridge else 0.0
+
+
+@dataclass(frozen=True)
+class _Aim:
+    """When a solve is over: at a gradient's norm, or at a proved distance to the minimiser."""
+
+    ridge: float  # nμ
+    gradient: float | None = None
+    distance: float | None = None
+    relative: bool = False  # the distance is a share of ‖w‖
+
+    def missed_by(self, point: _Point) -> float:
+        """How many times too large what is looked at is, on a point computed in float64; 1 is reached."""
+        if self.gradient is not None:
+            return _ratio(float(point.gradient.norm()), self.gradient)
+        assert self.distance is not None
+        length = float(point.w.norm()) if self.relative else 1.0
+        return _ratio(point.distance_bound(self.ridge), self.distance * length)
+
+    def goal(self, point: _Point) -> float:
+        """The norm of ρ that CG goes for from this point: half of what is wanted."""
+        now = float(point.missing(self.ridge).norm())
+        if self.gradient is None and self.relative and not point.w.any():
+            return 0.01 * now  # ‖w‖ is not known yet
+        return 0.5 * now / max(self.missed_by(point), 1e-300)
+
+
+def _ratio(value: float, wanted: float) -> float:
+    return value / wanted if wanted > 0 else (0.0 if value == 0 else math.inf)
+
 
 @dataclass(frozen=True)
 class DualConjugateGradient:
-    """Minimise L_D by preconditioned CG on (K + nμI) α = y − f, until ‖g_D(w)‖ ≤ target, w = Jᵀα.
+    """Minimise L_D by preconditioned CG on (K + nμI) α = y − f, w = Jᵀα, until one of
 
-    target = ``absolute`` if given, else ``tolerance`` · ‖g_D(0)‖. What is reported is the gradient in float64
-    on the final weights; where it misses the target, CG restarts from them (iterative refinement). The
-    preconditioner is built anew in each solve, from the samples of the problem alone: after a request nothing
-    of the forgotten ones is in it. It takes some n × n matrices: more than ``max_samples`` are refused.
+        ‖w − w*‖ ≤ ``distance``               if given (proved, see the module),
+        ‖w − w*‖ ≤ ``precision`` · ‖w‖        if given (proved),
+        ‖g_D(w)‖ ≤ ``absolute``               if given,
+        ‖g_D(w)‖ ≤ ``tolerance`` · ‖g_D(0)‖   else.
+
+    What is reported is computed in float64 on the final weights; where it misses the target, CG restarts
+    from them (iterative refinement). The preconditioner is built anew in each solve, from the samples of the
+    problem alone: after a request nothing of the forgotten ones is in it. It takes some n × n matrices: more
+    than ``max_samples`` are refused.
     """
 
     tolerance: float = 1e-4
@@ -54,6 +100,8 @@ class DualConjugateGradient:
     refinements: int = 8
     max_samples: int = 12_000
     side: int = 64
+    distance: float | None = None
+    precision: float | None = None
 
     def solve(
         self,
@@ -65,21 +113,44 @@ class DualConjugateGradient:
         self._check(problem)
         before, history = problem.passes, []
         point, at_zero = self._start(problem, start)
-        target = self.absolute if self.absolute is not None else self.tolerance * at_zero
+        aim = self._aim(problem, at_zero)
         kernel: KroneckerKernel | None = None
         for _ in range(self.refinements + 1):
-            if float(point.gradient.norm()) <= target or self._left(problem, before) < 1:
+            if aim.missed_by(point) <= 1 or self._left(problem, before) < 1:
                 break
             kernel = kernel or KroneckerKernel.build(problem, side=self.side)
             budget = self._left(problem, before)
-            step, moved, norms = self._inner(problem, kernel, point, target, budget, progress)
+            step, moved, norms = self._inner(problem, kernel, point, aim, budget, progress)
             history += norms
-            point = _at(problem, point.alpha + step, point.w + moved)
-        norm, passes = float(point.gradient.norm()), problem.passes - before
-        if norm <= target:
-            return Solution(point.w, Status.CONVERGED, norm, passes, "", tuple(history))
-        advice = f"wanted {target:.1e}: raise max_passes (now {self.max_passes}), or raise mu."
-        return Solution(point.w, Status.STOPPED_SHORT, norm, passes, advice, tuple(history))
+            point = self._moved(problem, point, step, moved)
+        return self._solution(point, aim, problem.passes - before, history)
+
+    @property
+    def proves(self) -> bool:
+        """Whether it goes for a proved distance; then w has to be Jᵀα, in float64."""
+        return self.distance is not None or self.precision is not None
+
+    def _aim(self, problem: RidgeProblem, at_zero: float) -> _Aim:
+        ridge = problem.n * problem.mu
+        if self.proves:
+            relative = self.distance is None
+            return _Aim(ridge, None, self.precision if relative else self.distance, relative)
+        return _Aim(ridge, self.absolute if self.absolute is not None else self.tolerance * at_zero)
+
+    def _moved(self, problem: RidgeProblem, point: _Point, step: Tensor, moved: Tensor) -> _Point:
+        alpha = point.alpha + step
+        w = problem.pull(alpha, torch.float64) if self.proves else point.w + moved
+        return _at(problem, alpha, w)
+
+    def _solution(self, point: _Point, aim: _Aim, passes: float, history: list[float]) -> Solution:
+        norm, missed = float(point.gradient.norm()), aim.missed_by(point)
+        proved = point.distance_bound(aim.ridge) if self.proves else None
+        if missed <= 1:
+            status, advice = Status.CONVERGED, ""
+        else:
+            status = Status.STOPPED_SHORT
+            advice = f"{missed:.1e} times too far: raise max_passes (now {self.max_passes}), or raise mu."
+        return Solution(point.w, status, norm, passes, advice, tuple(history), proved)
 
     def _check(self, problem: RidgeProblem) -> None:
         if problem.n > self.max_samples:
@@ -87,8 +158,8 @@ class DualConjugateGradient:
             raise EffaceError(message, f"use cg, or allow for more than {self.max_samples}.")
 
     def _left(self, problem: RidgeProblem, before: float) -> float:
-        """Passes that may still go into CG; one is kept back for the gradient on the new weights."""
-        return self.max_passes - (problem.passes - before) - 1
+        """Passes that may still go into CG; what is looked at on the new weights is kept back."""
+        return self.max_passes - (problem.passes - before) - (1.5 if self.proves else 1)
 
     def _start(self, problem: RidgeProblem, start: Tensor | None) -> tuple[_Point, float]:
         """Where to begin, and ‖g_D(0)‖.
@@ -103,7 +174,8 @@ class DualConjugateGradient:
         if start is None or not start.any() or problem.n == 0:
             return zero, norm
         alpha = -(zero.residual + problem.push(start)) / ridge
-        warm = _at(problem, alpha, problem.pull(alpha))
+        dtype = torch.float64 if self.proves else None
+        warm = _at(problem, alpha, problem.pull(alpha, dtype))
         better = warm.missing(ridge).norm() < zero.missing(ridge).norm()
         return (warm if better else zero), norm
 
@@ -112,7 +184,7 @@ class DualConjugateGradient:
         problem: RidgeProblem,
         kernel: KroneckerKernel,
         point: _Point,
-        target: float,
+        aim: _Aim,
         budget: float,
         progress: Progress | None,
     ) -> tuple[Tensor, Tensor, list[float]]:
@@ -122,8 +194,7 @@ class DualConjugateGradient:
         x, moved = torch.zeros_like(r), torch.zeros_like(point.w)
         z = kernel.apply(r)
         p, rz = z.clone(), float((r * z).sum())
-        start = float(r.norm())
-        wanted = start * 0.5 * target / max(float(point.gradient.norm()), 1e-300)
+        start, wanted = float(r.norm()), aim.goal(point)
         # In float32 products the recursive residual stops meaning anything after about 5 digits.
         floor = max(0.01 * wanted, 1e-5 * start if problem.dtype == torch.float32 else 0.0)
         norms: list[float] = []
@@ -142,7 +213,7 @@ class DualConjugateGradient:
                 progress(
                     residual_fraction(norms[-1], start, wanted), f"residual {norms[-1] / start:.1e}"
                 )
-            if norms[-1] <= floor or self._is_there(problem, r, norms, wanted, target):
+            if norms[-1] <= floor or self._is_there(problem, r, norms, wanted, aim):
                 break
             z = kernel.apply(r)
             rz, old = float((r * z).sum()), rz
@@ -150,12 +221,14 @@ class DualConjugateGradient:
         return x, moved, norms
 
     def _is_there(
-        self, problem: RidgeProblem, r: Tensor, norms: list[float], wanted: float, target: float
+        self, problem: RidgeProblem, r: Tensor, norms: list[float], wanted: float, aim: _Aim
     ) -> bool:
-        """Whether ‖Jᵀρ‖/n is small enough, looked at now and then when it may be."""
+        """Whether ‖ρ‖, or ‖Jᵀρ‖/n, is small enough; the second is looked at now and then when it may be."""
+        if aim.gradient is None:
+            return norms[-1] <= wanted
         if len(norms) % LOOK or norms[-1] > NEAR * wanted:
             return False
-        return float(problem.pull(r).norm()) / max(problem.n, 1) <= 0.5 * target
+        return float(problem.pull(r).norm()) / max(problem.n, 1) <= 0.5 * aim.gradient
 
 
 def _at(problem: RidgeProblem, alpha: Tensor, w: Tensor) -> _Point:

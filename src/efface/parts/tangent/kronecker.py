@@ -16,8 +16,12 @@ G_h + nμI = L Lᵀ and the eigenvectors L⁻¹ G L⁻ᵀ = Q Σ Qᵀ, A = U Λ 
 
 G comes from one forward pass and ``probes`` backward passes: Jᵀu for a random sign vector u that all samples
 share, each layer's gradient Σ_s g(s) a(s)ᵀ projected on both sides by random matrices, which keeps
-inner products in expectation. It is a picture of the samples of the problem, so it is built from what is
-retained, held in memory, and dropped with the solve.
+inner products in expectation. Where every sample's pooled slopes are kept (``linear/pooled.py``) both G and
+A are exact instead: J_ia = (W_ac b_ic)_c, so G = Σ_c ‖w_c‖² B_c B_cᵀ and A = Σ_c ‖B_c‖² w_c w_cᵀ, with w_c
+the head's weights of channel c and B_c (n, d) the samples' rows.
+
+It is a picture of the samples of the problem, so it is built from what is retained, held in memory, and
+dropped with the solve.
 """
 
 from __future__ import annotations
@@ -27,6 +31,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from efface.linear.layers import Chain
+from efface.linear.pooled import PooledLayer
 from efface.linear.taps import LayerTap, recording
 from efface.network.backbone import forward_ad_kernels
 from efface.parts.tangent.head import head_rows
@@ -51,18 +57,24 @@ class KroneckerKernel:
     ) -> KroneckerKernel:
         """From the samples of ``problem``; ``side``² numbers a sample, layer and probe.
 
-        Counted as passes by its products: 1 + ``probes`` of the 4 that a layer has in a pass, and those of A.
+        Counted as passes by its products: 1 + ``probes`` of the 4 that a layer has in a pass, and those of A;
+        exact matrices count as one pass.
         """
-        sketch = _Sketch(problem, side, probes, seed)
-        head, below = sketch.grams()
-        problem.passes += (1 + probes) / 4
+        exact = _pooled(problem)
+        if exact is None:
+            sketch = _Sketch(problem, side, probes, seed)
+            head, below = sketch.grams()
+            problem.passes += (1 + probes) / 4
+            between = between_outputs(problem, seed=seed)
+        else:
+            head, below, between = exact
+            problem.passes += 1
         head.diagonal().add_(problem.n * problem.mu)
         factor = torch.linalg.cholesky(head)
         half = torch.linalg.solve_triangular(factor, below, upper=False)
         whitened = torch.linalg.solve_triangular(factor, half.T, upper=False)
         values, vectors = torch.linalg.eigh((whitened + whitened.T) / 2)
         basis = torch.linalg.solve_triangular(factor.T, vectors, upper=True)
-        between = between_outputs(problem, seed=seed)
         weights, rotation = torch.linalg.eigh(between / between.trace().clamp_min(1e-300))
         return cls(basis, values.clamp_min(0), weights.clamp_min(0), rotation)
 
@@ -71,6 +83,32 @@ class KroneckerKernel:
         inside = self.basis.T @ (r @ self.rotation)
         inside /= 1 + torch.outer(self.samples, self.outputs)
         return (self.basis @ inside) @ self.rotation.T
+
+
+def _pooled(problem: RidgeProblem) -> tuple[Tensor, Tensor, Tensor] | None:
+    """G_h, G and A from every sample's pooled slopes, where these are kept; None elsewhere."""
+    kept = problem.kept
+    layers = kept.layer.layers if kept is not None and isinstance(kept.layer, Chain) else []
+    at = next((i for i, one in enumerate(layers) if isinstance(one, PooledLayer)), None)
+    if kept is None or at is None or at != len(layers) - 2:
+        return None
+    operator, n = problem.operator, problem.n
+    pooled, (features,) = kept.saved[at][0], kept.saved[-1]  # (n, c, d), (n, c)
+    scaled = operator.scaled(torch.ones(operator.d, dtype=pooled.dtype))
+    weight, norm, bias = (scaled[name] for name in layers[at].names)
+    each = torch.cat(
+        [weight.flatten(1)[:, :1].expand(-1, pooled.shape[2] - 2), norm[:, None], bias[:, None]], 1
+    )
+    head = operator.tail.get_parameter(f"{HEAD}.weight").detach().to(pooled.dtype)  # (outputs, c)
+    below, lengths = torch.zeros(n, n, dtype=pooled.dtype), []
+    for channels in torch.arange(pooled.shape[1]).split(64):
+        rows = pooled[:, channels] * each[channels]
+        lengths.append(rows.square().sum((0, 2)))
+        rows = (rows * head[:, channels].square().sum(0).sqrt()[:, None]).flatten(1)
+        below.addmm_(rows, rows.T)
+    between = (head * torch.cat(lengths)) @ head.T
+    own = head_rows(operator, features)
+    return own @ own.T, below.double(), between.double()
 
 
 def between_outputs(

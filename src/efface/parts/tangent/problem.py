@@ -46,6 +46,7 @@ class RidgeProblem:
         self.operator, self.mu = operator, mu
         self.activations, self.targets = activations, targets.double()
         self.dtype, self.cache_bytes = dtype, cache_bytes
+        self.lean = 4 * operator.pooled_numbers * len(targets) > cache_bytes
         self.batch_size = batch_size or self._default_batch()
         self.passes = 0.0
         self._cache: list[Prepared] | None = None
@@ -53,7 +54,7 @@ class RidgeProblem:
     def _default_batch(self, batch_bytes: int = 100 << 20) -> int:
         if len(self.activations) == 0:
             return 1
-        one = self.operator.prepare(self.activations[:1], self.dtype)
+        one = self.operator.prepare(self.activations[:1], self.dtype, lean=True)
         return max(16, min(1024, batch_bytes // max(one.num_bytes, 1)))
 
     @property
@@ -104,11 +105,13 @@ class RidgeProblem:
             total += self.operator.vjp(batch, residual)
         return rows, total / max(self.n, 1) + self.mu * w
 
-    def push(self, v: Tensor) -> Tensor:
-        """J_i v of every sample, (n, c) in float64; half a pass."""
+    def push(self, v: Tensor, *, outputs: bool = False) -> Tensor:
+        """J_i v of every sample, (n, c) in float64; half a pass. ``outputs``: f_i + J_i v."""
         rows = torch.empty_like(self.targets)
         for part, batch in self._parts(cost=0.5):
             rows[part] = self.operator.jvp(batch, v).double()
+            if outputs:
+                rows[part] += batch.outputs.double()
         return rows
 
     def pull(self, u: Tensor, dtype: torch.dtype | None = None) -> Tensor:
@@ -133,7 +136,7 @@ class RidgeProblem:
         cache = self._cached()
         if cache is not None:
             return cache[0].select(index), targets
-        return self.operator.prepare(self.activations[index], self.dtype), targets
+        return self.operator.prepare(self.activations[index], self.dtype, lean=True), targets
 
     def minibatch_gradient(self, w: Tensor, index: Tensor) -> Tensor:
         """1/B Σ_{i in batch} J_iᵀ(f_i + J_i w − y_i) + μ w, unbiased for g_D(w)."""
@@ -161,7 +164,13 @@ class RidgeProblem:
             if cache is not None:
                 yield part, cache[0].select(part)
             else:
-                yield part, self.operator.prepare(self.activations[part], dtype)
+                yield part, self.operator.prepare(self.activations[part], dtype, lean=True)
+
+    @property
+    def kept(self) -> Prepared | None:
+        """The whole primal side, if it is kept."""
+        cache = self._cached()
+        return cache[0] if cache else None
 
     def _cached(self) -> list[Prepared] | None:
         """The whole primal side, prepared batch by batch into one tree; None if too large."""
@@ -172,7 +181,7 @@ class RidgeProblem:
     def _fill(self) -> list[Prepared]:
         if self.n == 0:
             return []
-        first = self.operator.prepare(self.activations[:1], self.dtype)
+        first = self.operator.prepare(self.activations[:1], self.dtype, lean=self.lean)
         if first.num_bytes * self.n > self.cache_bytes:
             return []
         return [self._assemble(first)]
@@ -183,10 +192,10 @@ class RidgeProblem:
         def allocate(t: Tensor) -> Tensor:
             return t.new_empty((self.n, *t.shape[1:]))
 
-        whole = Prepared(allocate(first.outputs), tree_map(allocate, first.saved))
+        whole = Prepared(allocate(first.outputs), tree_map(allocate, first.saved), first.layer)
         for start in range(0, self.n, self.batch_size):
             part = slice(start, min(start + self.batch_size, self.n))
-            batch = self.operator.prepare(self.activations[part], self.dtype)
+            batch = self.operator.prepare(self.activations[part], self.dtype, lean=self.lean)
             whole.outputs[part] = batch.outputs
             pairs = zip(tree_leaves(whole.saved), tree_leaves(batch.saved), strict=True)
             for target, source in pairs:

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from efface.linear.frozen import freeze_below
 from efface.linear.layers import (
     Chain,
     ConvLayer,
@@ -82,7 +83,8 @@ def measured_gradient(
         total += plain.vjp(batch, residual)
         if bounded:
             roundings = _count(plain.layer, batch.saved)
-            positive = Prepared(batch.outputs.abs(), tree_map(_abs, batch.saved))
+            saved = tree_map(_abs, batch.saved)
+            positive = Prepared(batch.outputs.abs(), saved, absolute.layer)
             reach = positive.outputs + absolute.jvp(positive, w.abs()) + y.abs()
             above += absolute.vjp(positive, reach)
     n = max(problem.n, 1)
@@ -120,7 +122,10 @@ def _absolute(operator: TangentOperator) -> TangentOperator:
 
 def _with_layer(operator: TangentOperator, tail: nn.Module) -> TangentOperator:
     made = copy.copy(operator)
-    made.tail, made.layer, made.device = tail, lower(tail, winograd=False), CPU
+    layer = lower(tail, winograd=False)
+    if len(operator.layout.names) < len(list(tail.parameters())):
+        layer = freeze_below(layer, operator.layout.names)
+    made.tail, made.layer, made.lean, made.device = tail, layer, None, CPU
     made.scales = {name: abs(scale) for name, scale in operator.scales.items()}
     return made
 

@@ -18,7 +18,7 @@ def arguments_of(
 ) -> dict[str, Any]:
     """Ridge and rate for our loss, the solver, and scales from core records where they are wanted."""
     reading, num_classes = Reading(given["loss"]), len(core.classes)
-    own = ("solver", "scales", "loss", "rate", "epochs")
+    own = ("solver", "scales", "loss", "rate", "epochs")  # the rest stands as it is
     found = {name: value for name, value in given.items() if name not in own}
     if "mu" in found:
         found["mu"] = reading.ridge(found["mu"], num_classes)

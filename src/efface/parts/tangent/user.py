@@ -24,6 +24,7 @@ from efface.guarantee.apriori import StatePolicy
 from efface.guarantee.certificates import Certificate
 from efface.guarantee.check import Check
 from efface.guarantee.promise import Guarantee, sigma_for
+from efface.linear.frozen import final_names
 from efface.linear.operator import TangentOperator
 from efface.linear.scales import mean_jacobian_square
 from efface.linear.solution import Solution, Status
@@ -49,6 +50,7 @@ from efface.progress import Progress
 
 STATE = "state.safetensors"  # weights without noise
 ROUNDING = 1e-3  # activations computed anew, with other kernels, may differ by this
+LAYERS = ("all", "final")
 PRECONDITIONERS = ("none", "nystrom", "kfac")
 
 
@@ -72,6 +74,8 @@ class TangentUser(UserPart):
         target_scale: targets are one-hot times this.
         solver: how to minimise; conjugate gradients by default.
         scales: one number a parameter tensor, from core data (``balanced_scales``); None is the paper.
+        layers: which layers of the tail have user weights: ``all``, or ``final`` (the last convolution with
+            its BatchNorm, and the head: far fewer weights and far faster products).
     """
 
     kind = "tangent"
@@ -79,7 +83,7 @@ class TangentUser(UserPart):
     keeps_activations = True
     secret_file = STATE
     outlook = TangentOutlook()
-    options = ("solver", "scales", "loss", "rate", "epochs")
+    options = ("solver", "scales", "loss", "rate", "epochs", "layers")
 
     mu: float
 
@@ -93,11 +97,16 @@ class TangentUser(UserPart):
         scales: Mapping[str, float] | None = None,
         batch_size: int | None = None,
         fast: bool = True,
+        layers: str = "all",
     ) -> None:
-        self.core, self.mu, self.target_scale = core, mu, target_scale
+        if layers not in LAYERS:
+            raise EffaceError(f"unknown layers {layers!r:.80}.", f"use {' or '.join(LAYERS)}.")
+        self.core, self.mu, self.target_scale, self.layers = core, mu, target_scale, layers
         self.solver: Solver = solver if solver is not None else ConjugateGradient()
         self.batch_size, self.fast = batch_size, fast
-        self.operator = TangentOperator(core.tail, fast=fast, scales=scales, place=core.place)
+        names = final_names(core.tail) if layers == "final" else None
+        how: dict[str, Any] = {"fast": fast, "scales": scales, "place": core.place, "names": names}
+        self.operator = TangentOperator(core.tail, **how)
         self.reset()
 
     @property
@@ -109,6 +118,7 @@ class TangentUser(UserPart):
             "target_scale": self.target_scale,
             "scales": self.operator.scales,
             "fast": self.fast,
+            **({} if self.layers == "all" else {"layers": self.layers}),
         }
 
     @property
@@ -124,11 +134,8 @@ class TangentUser(UserPart):
     def fit(
         self, activations: Activations, labels: Tensor, progress: Progress | None = None
     ) -> Solution:
-        """Solve. The solution's status says whether it got there.
-
-        Conjugate gradients start from the best head alone, which has a closed form; other solvers start
-        from zero, as in the paper. The minimiser is the same.
-        """
+        """Solve; the status says whether it got there. Conjugate gradients start from the best head alone,
+        which has a closed form, other solvers from zero, as in the paper: to the same minimiser."""
         warm = isinstance(self.solver, ConjugateGradient)
         start = self.best_head(activations, labels) if warm else None
         problem = self.problem(activations, labels)

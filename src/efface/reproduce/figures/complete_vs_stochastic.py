@@ -24,7 +24,7 @@ def verdict(results: Results) -> str:
     found = by_name(results)
     near, far = (mean(found[name], "distance_estimate") for name in ("complete", "stochastic"))
     errors = [100 * mean(found[name], "noiseless_error") for name in ("complete", "stochastic")]
-    word = judged(near < far and errors[0] <= errors[1], near < far)
+    word = judged(results, near < far and errors[0] <= errors[1], near < far)
     return (
         f"{word} Distance to the retrained model {near:.3g} (complete) "
         f"against {far:.3g} (stochastic), that is {(far / near) ** 2:.3g} times the information left; test "

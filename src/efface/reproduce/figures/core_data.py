@@ -80,7 +80,7 @@ def verdict(results: Results) -> str:
     nats = [mean(rows, "information_nats_estimate") for rows in (first, last)]
     better = mean(last, "test_error") < mean(first, "test_error")
     less = nats[1] < 0.95 * nats[0]  # closer than that is a tie
-    word = judged(better and less, better or less)
+    word = judged(results, better and less, better or less, above=False)
     easier = "less" if less else "not less"
     return (
         f"{word} With {100 * mean(last, 'fraction'):.0f} % of the task in the core the test error after "

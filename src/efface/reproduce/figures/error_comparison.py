@@ -18,6 +18,7 @@ from efface.audit.readouts import error
 from efface.linear.last_layer import LastLayer
 from efface.network.targets import one_hot
 from efface.network.training import Stage, train
+from efface.parts.tangent.sgd import SGD
 from efface.report.figures import bars
 from efface.report.html import Table
 from efface.reproduce.bench import Bench
@@ -33,14 +34,16 @@ from efface.reproduce.figure import (
     seeds,
     spread,
 )
-from efface.reproduce.specimen import specimen_of
+from efface.reproduce.specimen import SOLVE, specimen_of
 
-RATE = {"cnn": 0.01}  # of fine-tuning, by network; pretrained ones take less
+RATE = {"cnn": 0.01}  # of fine-tuning the tail, by network; pretrained ones take less
+PRINTED_RATE = 0.05  # of training
 ONE_SEED = 2.0  # points: about the standard error of one score on 500 images
 TITLES = {
     "core": "core alone",
     "last-layer": "last layer",
-    "mixed-linear": "mixed-linear (paper)",
+    "mixed-linear": "mixed-linear, solved",
+    "mixed-linear-sgd": "mixed-linear, the paper's SGD",
     "compact": "compact (ours)",
     "dnn": "fine-tuned tail",
 }
@@ -51,6 +54,7 @@ def parts(bench: Bench) -> dict[str, Callable[[], Values]]:
         "core": core_alone,
         "last-layer": last_layer,
         "mixed-linear": mixed_linear,
+        "mixed-linear-sgd": mixed_linear_sgd,
         "compact": compact,
         "dnn": fine_tuned,
     }
@@ -78,9 +82,29 @@ def last_layer(bench: Bench, seed: int) -> Values:
 
 
 def mixed_linear(bench: Bench, seed: int) -> Values:
-    specimen = specimen_of(bench, bench.spot(seed=seed, mu=bench.preset.accuracy_mu))
-    training = {key: specimen.training[key] for key in ("passes", "status", "seconds")}
-    return {"error": specimen.test_errors(specimen.weights)[0], **training}
+    """The minimiser, at the ridge that the paper prints for this comparison."""
+    specimen = specimen_of(bench, bench.spot(seed=seed, mu=bench.accuracy_mu))
+    training = {key: specimen.training[key] for key in ("passes", "seconds", "distance_bound")}
+    training["training_status"] = specimen.training["status"]
+    norm = float(specimen.weights.norm())
+    return {"error": specimen.test_errors(specimen.weights)[0], "norm": norm, **training}
+
+
+def mixed_linear_sgd(bench: Bench, seed: int) -> Values:
+    """50 epochs of SGD from zero, at the printed schedule and the largest rate that is sure to be stable."""
+    specimen = specimen_of(bench, bench.spot(seed=seed, mu=bench.accuracy_mu))
+    problem, begin = specimen.scene.problem(specimen.scene.everyone), time.monotonic()
+    rate, epochs = specimen.rate, bench.preset.sgd_epochs
+    solution = SGD(epochs=epochs, lr=rate, seed=seed).solve(problem)
+    return {
+        "error": specimen.test_errors(solution.value)[0],
+        "rate": rate,
+        "printed_rate": bench.rate(PRINTED_RATE),
+        "epochs": epochs,
+        "gradient_norm": solution.residual_norm,
+        "norm": float(solution.value.norm()),
+        "seconds": time.monotonic() - begin,
+    }
 
 
 def compact(bench: Bench, seed: int) -> Values:
@@ -106,7 +130,7 @@ def fine_tuned(bench: Bench, seed: int) -> Values:
 
 def passes(bench: Bench) -> float:
     p = bench.preset
-    return p.seeds * (p.passes + p.tune_epochs)
+    return p.seeds * (SOLVE + p.sgd_epochs + p.tune_epochs)
 
 
 def draw(results: Results) -> list[Drawing]:
@@ -136,12 +160,9 @@ def verdict(results: Results) -> str:
     gain = 100 * (mean(last, "error") - mean(linear, "error"))
     noise = 100 * float(np.hypot(spread(linear, "error"), spread(last, "error")))
     noise = max(noise, 0.0 if len(linear) > 1 else ONE_SEED)
-    short_ = sum(row["status"] != "converged" for row in linear)
-    note = f" ({short_} of {len(linear)} solves stopped short of their tolerance)" if short_ else ""
     return (
-        f"{judged(gain > noise, gain > 0)} {ranked}. "
-        f"The mixed-linear model gains {gain:.1f} points on the last layer (spread {noise:.1f})"
-        f"{note}."
+        f"{judged(results, gain > noise, gain > 0, above=False)} {ranked}. "
+        f"The solved mixed-linear model gains {gain:.1f} points on the last layer (spread {noise:.1f})."
     )
 
 

@@ -24,7 +24,7 @@ def verdict(results: Results) -> str:
     errors = ", ".join(f"{name} {percent(found[name], 'error_forgotten')}" for name in names)
     gone = mean(found["paper"], "error_forgotten")
     target = mean(found["retrained"], "error_forgotten")
-    word = judged(gone >= target - 0.01, gone >= target / 2)
+    word = judged(results, gone >= target - 0.01, gone >= target / 2)
     if mean(found["original"], "error_forgotten") >= target - 0.01:
         word = "**Undecided.** The untouched model misreads the class already."
     return f"{word} Error on the forgotten class (100 % when nothing of it is left): {errors}."

@@ -53,7 +53,7 @@ def measure(bench: Bench, seed: int, procedure: Procedure) -> Values:
         "seconds": float(np.mean([step["seconds"] for step in run.steps])),
         "test_error": float(np.mean(specimen.test_errors(run.state, specimen.guarantee.sigma))),
         "retrained_error": specimen.test_errors(specimen.retrained)[0],
-        "training_passes": specimen.training["passes"],
+        **specimen.standing,
     }
 
 
@@ -122,7 +122,7 @@ def verdict(results: Results) -> str:
     falls = "falls" if nats[max(nats)] < nats[0] else "does not fall"
     few = min((n for epochs, n in nats.items() if 1 <= epochs <= 4), default=nats[best])
     return (
-        f"{judged(few <= 1, nats[best] <= 1)} "
+        f"{judged(results, few <= 1, nats[best] <= 1)} "
         f"The information {falls} with epochs: {short(nats[0])} nats measured when nothing is done, "
         f"{short(nats[best])} at best ({best} epochs). The solved procedure leaves "
         f"{short(mean(solved, 'information_nats_estimate'))} after {mean(solved, 'passes'):.0f} passes. "

@@ -48,6 +48,7 @@ def over_noise(specimen: Specimen, run: Run) -> Values:
         "passes": float(np.mean([step["passes"] for step in run.steps])),
         "seconds": float(np.mean([step["seconds"] for step in run.steps])),
         "planned_sigma": specimen.guarantee.sigma,
+        **specimen.standing,
         "distance_estimate": last["distance_estimate"],
         "distance_bound": last["distance_bound"],
     }
@@ -148,7 +149,7 @@ def smallest_sigma(rows: list[Values], key: str, nats: float) -> float | None:
 
 def verdict(results: Results) -> str:
     found = by_name(results)
-    words = [judged(_both_low(found["paper"]))]
+    words = [judged(results, _both_low(found["paper"]))]
     words += [_one_nat(TITLES[name], found[name]) for name in ("paper", "solved")]
     return " ".join(words)
 

@@ -30,8 +30,8 @@ from efface.reproduce.specimen import specimen_of
 
 def parts(bench: Bench) -> dict[str, Callable[[], Values]]:
     return {
-        f"mu-{factor * bench.preset.mu:g}/{seed}": partial(
-            forgotten, bench, bench.spot(mu=factor * bench.preset.mu, seed=seed)
+        f"mu-{factor * bench.mu:g}/{seed}": partial(
+            forgotten, bench, bench.spot(mu=factor * bench.mu, seed=seed)
         )
         for seed in seeds(bench)
         for factor in bench.preset.mus
@@ -49,11 +49,9 @@ def forgotten(bench: Bench, spot: Spot) -> Values:
         "fraction": spot.fraction,
         "sigma": sigma,
         "core_error": specimen.test_errors(torch.zeros_like(specimen.weights))[0],
-        "trained_error": specimen.test_errors(specimen.weights)[0],
         "test_error": float(np.mean(specimen.test_errors(run.state, sigma))),
         "retrained_error": specimen.test_errors(specimen.retrained)[0],
-        "training_passes": specimen.training["passes"],
-        "training_status": specimen.training["status"],
+        **specimen.standing,
         "moved": float((specimen.weights - specimen.retrained).norm()),
     }
 
@@ -126,7 +124,7 @@ def verdict(results: Results) -> str:
     falls = "falls" if nats[-1] < nats[0] else "does not fall"
     low, high = (percent(groups[i], "test_error") for i in (0, -1))
     return (
-        f"{judged(nats[-1] < nats[0])} "
+        f"{judged(results, nats[-1] < nats[0], above=False)} "
         f"The information {falls} as μ grows: {short(nats[0])} nats at μ = {short(mean(groups[0], 'mu'))}, "
         f"{short(nats[-1])} at {short(mean(groups[-1], 'mu'))}; the test error goes from {low} to {high}."
     )

@@ -79,7 +79,8 @@ def reader(bench: Bench, spot: Spot) -> Reader:
 def retrained(bench: Bench, spot: Spot) -> Values:
     """The minimiser, with the noise of a release: what the others are held against."""
     specimen = specimen_of(bench, spot)
-    return _read(bench, spot, specimen.retrained, _noisy(specimen, specimen.retrained, 1))
+    noisy = _noisy(specimen, specimen.retrained, 1)
+    return _read(bench, spot, specimen.retrained, noisy) | specimen.standing
 
 
 def measure(bench: Bench, spot: Spot, procedure: Procedure) -> Values:
@@ -211,7 +212,7 @@ def verdict(results: Results) -> str:
     slow = mean(paper, "relearn") >= 0.5 * mean(band, "relearn")
     near = abs(mean(paper, "error_forgotten") - mean(band, "error_forgotten")) <= 0.1
     hidden = mean(paper, "canary_auc") < 0.6 if "canary_auc" in paper[0] else True
-    word = judged(slow and near and hidden, slow and near)
+    word = judged(results, slow and near and hidden, slow and near)
     text = f"{word} The paper's forgetting against the retrained model: {', '.join(pairs)}."
     if "canary_auc" in paper[0]:
         aucs = {n: mean(found[n], "canary_auc") for n in ("original", "paper", "solved", "compact")}

@@ -1,0 +1,108 @@
+"""The last convolution of a network that ends in pooling, with everything that lies between it and the head.
+
+Where no tangent comes from below, h = mean_s a(γ x̂_s + β + r_s), x̂_s = (W x_s − m)/s, a the (Leaky)ReLU and
+r_s the frozen shortcut, has the tangent
+
+    ḣ_c  =  Σ_d B_cd V_cd,      B_c = mean_s a'_sc · (γ_c/s_c · x_s,  x̂_sc,  1),   V_c = (Ẇ_c, γ̇_c, β̇_c):
+
+the places s are summed up once, when B is made, and a product afterwards reads B once. That is 49 times less
+arithmetic on a map of 7 × 7, for C (D + 2) numbers a sample: for problems that are gone through often and
+fit into memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from efface.linear.frozen import FrozenLayer
+from efface.linear.layers import (
+    Chain,
+    ConvLayer,
+    GlobalMeanLayer,
+    IdentityLayer,
+    Layer,
+    LeakyLayer,
+    ResidualLayer,
+    Saved,
+)
+from efface.linear.normed import NormedConvLayer
+
+
+class PooledLayer(Layer):
+    """See the module. ``below`` is what the convolution's inputs come through, and the shortcut's."""
+
+    def __init__(
+        self, below: Layer, conv: NormedConvLayer, shortcut: Layer, activation: LeakyLayer
+    ) -> None:
+        assert isinstance(conv.plain, ConvLayer)
+        self.below, self.shortcut, self.slope = below, shortcut, activation.slope
+        self.plain, self.norm, self.names = conv.plain, conv.norm, conv.names
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Saved]:
+        inputs = self.below.forward(x)[0]
+        z, _ = self.plain.forward(inputs)
+        y, (normal,) = self.norm.forward(z)
+        y = y + self.shortcut.forward(x)[0]
+        one, less = y.new_tensor(1.0), y.new_tensor(self.slope)
+        slopes = torch.where(y > 0, one, less).flatten(1, 2)  # (n, s, c)
+        rows = self.plain._columns(inputs).flatten(1, 2)  # (n, s, d)
+        places = slopes.shape[1]
+        n, width, d = len(x), slopes.shape[2], rows.shape[2]
+        saved = slopes.new_empty(n, width, d + 2)
+        scale = self.norm.scale(y.dtype)[:, None] / places
+        torch.mul(slopes.transpose(1, 2) @ rows, scale, out=saved[..., :d])
+        saved[..., d] = (slopes * normal.flatten(1, 2)).mean(1)
+        saved[..., d + 1] = slopes.mean(1)
+        return F.leaky_relu(y, self.slope).mean(dim=(1, 2)), (saved,)
+
+    def jvp(self, saved: Saved, dx: Tensor | None, v: Mapping[str, Tensor]) -> Tensor:
+        assert dx is None
+        plain, norm = self.plain, self.norm
+        moved = torch.cat(
+            [plain._matrix(v[plain.w_name]).T, v[norm.w_name][:, None], v[norm.b_name][:, None]], 1
+        )  # (c, d + 2)
+        each = torch.bmm(saved[0].transpose(0, 1), moved[:, :, None])  # (c, n, 1)
+        return each[:, :, 0].T
+
+    def vjp(
+        self, saved: Saved, dy: Tensor, out: MutableMapping[str, Tensor], need_dx: bool
+    ) -> None:
+        assert not need_dx
+        plain, norm = self.plain, self.norm
+        total = torch.bmm(dy.T[:, None, :], saved[0].transpose(0, 1))[:, 0]  # (c, d + 2)
+        (kh, kw), c = plain.kernel, plain.weight.shape[1]
+        weight = total[:, :-2].reshape(-1, kh, kw, c).permute(0, 3, 1, 2)
+        out[plain.w_name] += weight
+        out[norm.w_name] += total[:, -2]
+        out[norm.b_name] += total[:, -1]
+
+
+def pool(layer: Layer) -> Layer | None:
+    """``layer`` (``freeze_below`` of a tail) with its last block and the pooling as one; None: it has no such
+    form."""
+    if not isinstance(layer, Chain):
+        return None
+    for i, (one, following) in enumerate(zip(layer.layers, layer.layers[1:], strict=False)):
+        fused = _fused(one) if isinstance(following, GlobalMeanLayer) else None
+        if fused is not None and not any(below.names for below in layer.layers[:i]):
+            return Chain([*layer.layers[:i], fused, *layer.layers[i + 2 :]])
+    return None
+
+
+def _fused(block: Layer) -> PooledLayer | None:
+    if not isinstance(block, ResidualLayer) or not isinstance(block.activation, LeakyLayer):
+        return None
+    if not isinstance(block.body, Chain) or not isinstance(
+        block.shortcut, FrozenLayer | IdentityLayer
+    ):
+        return None
+    *below, conv = block.body.layers
+    if not isinstance(conv, NormedConvLayer) or any(one.names for one in below):
+        return None
+    if type(conv.plain) is not ConvLayer or conv.plain.bias is not None or not conv.norm.affine:
+        return None
+    return PooledLayer(Chain(below), conv, block.shortcut, block.activation)

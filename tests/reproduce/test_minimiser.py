@@ -1,0 +1,68 @@
+"""A precision that is proved, between samples and between weights; and what a verdict may rest on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tests import cases
+from tests.reference import explicit_jacobian, ridge_solution
+
+from efface.linear.operator import TangentOperator
+from efface.linear.solution import Status
+from efface.network.targets import one_hot
+from efface.parts.tangent.problem import RidgeProblem
+from efface.reproduce.figure import judged
+from efface.reproduce.minimiser import between_samples, minimise
+
+
+def problem_of(name: str, n: int, mu: float = 1e-2) -> tuple[RidgeProblem, torch.Tensor]:
+    net, x = cases.tail(name), cases.BY_NAME[name].inputs(n)
+    y = one_hot(torch.arange(n) % cases.NUM_CLASSES, cases.NUM_CLASSES)
+    problem = RidgeProblem(TangentOperator(net), x, y, mu, dtype=torch.float64)
+    wanted = ridge_solution(net(x.clone()).detach(), explicit_jacobian(net, x), y, mu)
+    return problem, wanted
+
+
+@pytest.mark.parametrize("n", [7, 120], ids=["fewer samples than weights", "more"])
+@pytest.mark.parametrize("goal", [{"precision": 1e-3}, {"distance": 1e-4}])
+def test_it_ends_within_the_distance_that_it_proves(n: int, goal: dict[str, float]) -> None:
+    problem, wanted = problem_of("cnn", n)
+    assert between_samples(problem) == (n == 7)
+    for start in (None, wanted + 0.1):
+        solution = minimise(problem, start, max_passes=2000, **goal)  # type: ignore[arg-type]
+        assert solution.status is Status.CONVERGED, solution
+        assert solution.distance_bound is not None
+        assert float((solution.value - wanted).norm()) <= solution.distance_bound + 1e-12
+        length = float(solution.value.norm()) if "precision" in goal else 1.0
+        assert solution.distance_bound <= next(iter(goal.values())) * length
+
+
+@pytest.mark.parametrize("n", [7, 120])
+def test_a_budget_that_is_too_small_is_not_called_converged(n: int) -> None:
+    problem, wanted = problem_of("cnn", n, 1e-8)
+    solution = minimise(problem, precision=1e-9, max_passes=8)
+    assert solution.status is Status.STOPPED_SHORT
+    assert solution.distance_bound is not None
+    assert float((solution.value - wanted).norm()) <= solution.distance_bound
+
+
+ROW: dict[str, Any] = {
+    "training_status": "converged",
+    "reference_status": "converged",
+    "trained_error": 0.2,
+    "last_layer_error": 0.3,
+}
+
+
+def test_a_verdict_needs_solved_models_that_are_above_their_last_layer() -> None:
+    assert judged({"a/0": ROW}, True) == "**Agrees.**"
+    assert judged({"a/0": ROW}, False, True) == "**Partly.**"
+    assert judged({"a/0": ROW}, False) == "**Disagrees.**"
+    for key in ("training_status", "reference_status"):
+        rows = {"a/0": ROW, "b/0": ROW | {key: "stopped short"}}
+        assert judged(rows, True).startswith("**Not tested.** 1 of 2 parts")
+    below = {"a/0": ROW | {"trained_error": 0.3}}
+    assert "no better than its last layer" in judged(below, True)
+    assert judged(below, True, above=False) == "**Agrees.**"
