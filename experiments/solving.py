@@ -1,13 +1,15 @@
-"""How many passes it takes to solve the paper's model at the paper's ridges: plain CG, and the dual form.
+"""How many passes it takes to solve the paper's model at the paper's ridges: the dual form, and plain CG.
 
     python experiments/solving.py --data ../shared/data/cub40 \
-        --backbone hf:../shared/weights/resnet50-imagenet --cache /tmp/activations --each 3 0
+        --backbone hf:../shared/weights/resnet50-imagenet --cache /tmp/activations --each 3 10
 
-BatchNorm kept, weights as they are, targets × 5, the core's head trained on 30 % of the images. The ridges
-are the printed weight decays in the reading `paper` of the loss (docs/errata.md, 28): λ c/2. `--each` takes
-so many training images of every class (0: all). A solve is over when the gradient in float64 is 1e-4 of that
-at zero; passes count everything, building a preconditioner and checking gradients included. Each solve is
-kept as soon as it ends, and what is kept is not computed again: a killed run goes on with the next. Writes
+BatchNorm kept, weights as they are, targets × 5, the core's head trained on 30 % of the images, user
+weights in `--layers`. The ridges are the printed weight decays in the reading `paper` of the loss
+(docs/errata.md, 28): λ c/2. `--each` takes so many training images of every class (0: all). The dual form
+is over when ‖w − w*‖ is proved to be at most `--precision` of ‖w‖; conjugate gradients, from the best
+head on, when their gradient in float64 is as small as the dual's was then. Passes count everything,
+building a preconditioner and checking gradients included. Each solve is kept as soon as it ends, and what
+is kept is not computed again: a killed run goes on with the next. Writes
 experiments/results/solving-NAME.json.
 """
 
@@ -27,7 +29,7 @@ from efface.parts.tangent.dual import DualConjugateGradient
 from efface.parts.tangent.reading import Reading
 from efface.parts.tangent.user import TangentUser
 
-SOLVERS = {"dual": DualConjugateGradient, "cg": ConjugateGradient}
+SOLVERS = ("dual", "cg")
 
 
 class Setting:
@@ -68,15 +70,23 @@ def say(fraction: float, message: str) -> None:
     print(f"\r{100 * fraction:5.1f} % {message}", end="", file=sys.stderr, flush=True)
 
 
-def solve(setting: Setting, args: Any, each: int, decay: float, name: str) -> dict[str, Any]:
+def solve(
+    setting: Setting, args: Any, each: int, decay: float, goal: float | None
+) -> dict[str, Any]:
+    """By the dual form; with a ``goal`` for the gradient's norm, by conjugate gradients."""
     index, c = setting.some(each), len(setting.core.classes)
     mu = Reading.PAPER.ridge(decay, c)
-    user = TangentUser(setting.core, mu=mu)
+    user = TangentUser(setting.core, mu=mu, layers=args.layers)
     problem = user.problem(setting.x[index], setting.labels[index], cache_bytes=args.memory << 30)
-    start = user.best_head(setting.x[index], setting.labels[index]) if name == "cg" else None
-    solver = SOLVERS[name](tolerance=args.tolerance, max_passes=args.passes)
     begin, cpu = time.monotonic(), time.process_time()
-    solution: Solution = solver.solve(problem, start, progress=say)
+    solution: Solution
+    if goal is None:
+        dual = DualConjugateGradient(precision=args.precision, max_passes=args.passes)
+        solution = dual.solve(problem, progress=say)
+    else:
+        start = user.best_head(setting.x[index], setting.labels[index])
+        by = ConjugateGradient(absolute=goal, max_passes=args.passes)
+        solution = by.solve(problem, start, progress=say)
     user.weights = solution.value
     return {
         "images": len(index),
@@ -85,6 +95,8 @@ def solve(setting: Setting, args: Any, each: int, decay: float, name: str) -> di
         "status": str(solution.status),
         "passes": solution.passes,
         "residual_norm": solution.residual_norm,
+        "distance_bound": solution.distance_bound,
+        "norm": float(solution.value.norm()),
         "gradient_at_zero": float(problem.gradient(problem.zeros(), torch.float64).norm()),
         "seconds": time.monotonic() - begin,
         "cpu_seconds": time.process_time() - cpu,
@@ -96,26 +108,27 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--each", type=int, nargs="+", default=[0], help="images a class, 0: all")
     options.add_argument("--decays", type=float, nargs="+", default=[1e-5, 1e-3])
-    options.add_argument("--solvers", nargs="+", choices=SOLVERS, default=list(SOLVERS))
+    options.add_argument("--layers", choices=("all", "final"), default="final")
     options.add_argument("--passes", type=int, default=1000)
-    options.add_argument("--tolerance", type=float, default=1e-4)
+    options.add_argument("--precision", type=float, default=1e-2)
     options.add_argument("--memory", type=int, default=6, help="GiB for the primal side")
     options.add_argument("--score", action="store_true", help="test accuracy, too")
     args = options.parse_args()
-    kept = {k: getattr(args, k) for k in ("core_fraction", "linearize", "tolerance", "leaky_slope")}
+    names = ("core_fraction", "linearize", "layers", "precision", "leaky_slope", "passes")
+    kept = {name: getattr(args, name) for name in names}
     results = Results(args.out or RESULTS / f"solving-{name_of(args.data)}.json", kept)
-    todo = [
-        (f"each {each or 'all'}, decay {decay:g}, {solver}", each, decay, solver)
-        for each in args.each
-        for decay in args.decays
-        for solver in args.solvers
-    ]
-    if all(name in results for name, *_ in todo):
+    todo = [(each, decay) for each in args.each for decay in args.decays]
+    label = "each {}, decay {:g}, {}"
+    if all(label.format(e or "all", d, by) in results for e, d in todo for by in SOLVERS):
         return
     setting = Setting(args)
-    for name, each, decay, solver in todo:
-        if name not in results:
-            results.put(name, solve(setting, args, each, decay, solver))
+    for each, decay in todo:
+        goal = None
+        for by in SOLVERS:
+            name = label.format(each or "all", decay, by)
+            if name not in results:
+                results.put(name, solve(setting, args, each, decay, goal))
+            goal = results.values["results"][name]["residual_norm"]
 
 
 if __name__ == "__main__":

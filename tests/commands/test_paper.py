@@ -18,6 +18,7 @@ from tests.workspaces import OWNER, contents, without_ledger
 from efface.ledger import Ledger
 from efface.linear.operator import TangentOperator
 from efface.linear.scales import balanced_scales
+from efface.network.tail import Layout
 from efface.workspace.published import load
 
 # Procedures by name.
@@ -65,6 +66,23 @@ def test_between_samples_training_and_a_request_end_where_they_would_between_wei
     asked = ("--owner", OWNER, "--procedure", "solved", "--solver", "dual", "--json")
     assert values_of(efface("forget", tmp_path / "w", *asked))["certificate"]["passed"]
     assert efface("verify", tmp_path / "w", "--retrain").exit_code == 0
+
+
+def test_user_weights_in_the_final_layers_alone(folder: Path, tmp_path: Path) -> None:
+    """Trained, saved, loaded, forgotten and verified like all; another part has no such setting."""
+    words = ("--user", "tangent", "--linearize", "all", "--layers", "final")
+    words = (*words, "--config", folder / "run.toml")
+    result = efface("train", folder / "data.npz", *words, "--out", tmp_path / "w", "--json")
+    assert values_of(result)["solution"]["status"] == "converged"
+    user = load(tmp_path / "w").user
+    assert 0 < user.num_weights < Layout.of(user.core.tail).d
+    assert user.settings["layers"] == "final"
+    asked = ("--owner", OWNER, "--procedure", "solved", "--json")
+    assert values_of(efface("forget", tmp_path / "w", *asked))["certificate"]["passed"]
+    assert efface("verify", tmp_path / "w", "--retrain").exit_code == 0
+    result = efface("train", folder / "data.npz", "--layers", "final")
+    assert result.exit_code == 2
+    assert "should be 'all' for the compact part" in result.stderr
 
 
 def test_a_rate_that_is_not_stable_is_refused_before_work_starts(

@@ -90,9 +90,17 @@ def test_a_problem_takes_the_form_that_fits_its_memory() -> None:
     y = torch.zeros(4, cases.NUM_CLASSES)
     roomy = RidgeProblem(operator, x, y, 0.1, dtype=torch.float64)
     tight = RidgeProblem(operator, x, y, 0.1, dtype=torch.float64, cache_bytes=8)
-    assert (roomy.lean, tight.lean) == (False, True)
     v = vector(operator.d)
+    before = roomy.product(v)
+    for problem in (roomy, tight):
+        problem.pool()
+    assert (roomy.pooled, tight.pooled) == (True, False)
     torch.testing.assert_close(roomy.product(v), tight.product(v), **CLOSE)
+    torch.testing.assert_close(roomy.product(v), before, **CLOSE)
+    index = torch.tensor([2, 0])
+    torch.testing.assert_close(
+        roomy.minibatch_gradient(v, index), tight.minibatch_gradient(v, index), **CLOSE
+    )
 
 
 def test_no_tangent_may_come_from_below() -> None:

@@ -27,9 +27,14 @@ class ConjugateGradientConfig(ConfigSection):
 
 
 class DualConfig(ConfigSection):
+    """``precision``: until ‖w − w*‖ is proved to be at most this share of ‖w‖, ``distance``: this itself;
+    without them until the gradient is ``tolerance`` of that at zero, or ``absolute``."""
+
     kind: Literal["dual"] = "dual"
     tolerance: float = Field(default=1e-4, gt=0)
     absolute: float | None = Field(default=None, gt=0)
+    precision: float | None = Field(default=None, gt=0)
+    distance: float | None = Field(default=None, gt=0)
     max_passes: int = Field(default=500, ge=4)
     refinements: int = Field(default=8, ge=0)
     max_samples: int = Field(default=12_000, ge=1)

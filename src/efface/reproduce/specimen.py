@@ -193,10 +193,10 @@ class Specimen:
 
     @cached_property
     def last_layer_error(self) -> float:
-        """Of ridge on the pooled features of all training images."""
+        """Of ridge on the pooled features of all training images, at the same ridge."""
         core, train, test = self.user.core, self.scene.train, self.scene.test
         targets = one_hot(train.labels, len(core.classes), self.user.target_scale)
-        model = LastLayer.fit(core.features_of(train.inputs), targets, 1.0 / len(train))
+        model = LastLayer.fit(core.features_of(train.inputs), targets, self.spot.mu)
         return error(model.logits(core.features_of(test.inputs)), test.labels)
 
     def run(self, name: str, choice: Choice) -> Run:

@@ -20,6 +20,7 @@ from efface.parts.tangent.forgetting import SolvedForgetting
 from efface.parts.tangent.kronecker import HEAD, KroneckerKernel, _pooled, between_outputs
 from efface.parts.tangent.problem import RidgeProblem
 from efface.parts.tangent.procedure import ProcedureChoice
+from efface.pipeline.solvers import DualConfig
 
 NUM = 7
 EXACT = DualConjugateGradient(tolerance=1e-11, max_passes=300)
@@ -238,6 +239,8 @@ def test_pooled_slopes_give_both_matrices_exactly(scale: float) -> None:
     operator = TangentOperator(tail, names=names, scales=scales)
     x, c = cases.BY_NAME[name].inputs(NUM), cases.NUM_CLASSES
     problem = RidgeProblem(operator, x, torch.zeros(NUM, c), 0.1, dtype=torch.float64)
+    assert _pooled(problem) is None
+    problem.pool()
     found = _pooled(problem)
     assert found is not None
     batch = operator.prepare(x, torch.float64)
@@ -263,3 +266,10 @@ def test_the_final_layers_of_a_resnet_are_solved_to_a_proved_distance() -> None:
     assert float(exact.gradient(solution.value).norm()) < 1e-3 * float(
         exact.gradient(exact.zeros()).norm()
     )
+
+
+def test_a_config_can_ask_for_a_proved_precision() -> None:
+    solver = DualConfig(precision=0.01, max_passes=77).build()
+    assert solver == DualConjugateGradient(precision=0.01, max_passes=77)
+    with pytest.raises(ValueError, match="greater than 0"):
+        DualConfig(precision=0)

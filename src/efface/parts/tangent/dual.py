@@ -118,6 +118,7 @@ class DualConjugateGradient:
         for _ in range(self.refinements + 1):
             if aim.missed_by(point) <= 1 or self._left(problem, before) < 1:
                 break
+            problem.pool()
             kernel = kernel or KroneckerKernel.build(problem, side=self.side)
             budget = self._left(problem, before)
             step, moved, norms = self._inner(problem, kernel, point, aim, budget, progress)

@@ -46,7 +46,7 @@ class RidgeProblem:
         self.operator, self.mu = operator, mu
         self.activations, self.targets = activations, targets.double()
         self.dtype, self.cache_bytes = dtype, cache_bytes
-        self.lean = 4 * operator.pooled_numbers * len(targets) > cache_bytes
+        self.pooled = False  # the form in which the primal side is kept: see ``pool``
         self.batch_size = batch_size or self._default_batch()
         self.passes = 0.0
         self._cache: list[Prepared] | None = None
@@ -166,6 +166,15 @@ class RidgeProblem:
             else:
                 yield part, self.operator.prepare(self.activations[part], dtype, lean=True)
 
+    def pool(self) -> None:
+        """For many passes to come: keep pooled slopes (``linear/pooled.py``), if there are and they fit.
+
+        They take longer to make, and random minibatches of them longer to copy, than they save in a few.
+        """
+        numbers = self.operator.pooled_numbers
+        if numbers and not self.pooled and 4 * numbers * self.n <= self.cache_bytes:
+            self.pooled, self._cache = True, None
+
     @property
     def kept(self) -> Prepared | None:
         """The whole primal side, if it is kept."""
@@ -181,7 +190,7 @@ class RidgeProblem:
     def _fill(self) -> list[Prepared]:
         if self.n == 0:
             return []
-        first = self.operator.prepare(self.activations[:1], self.dtype, lean=self.lean)
+        first = self.operator.prepare(self.activations[:1], self.dtype, lean=not self.pooled)
         if first.num_bytes * self.n > self.cache_bytes:
             return []
         return [self._assemble(first)]
@@ -195,7 +204,7 @@ class RidgeProblem:
         whole = Prepared(allocate(first.outputs), tree_map(allocate, first.saved), first.layer)
         for start in range(0, self.n, self.batch_size):
             part = slice(start, min(start + self.batch_size, self.n))
-            batch = self.operator.prepare(self.activations[part], self.dtype, lean=self.lean)
+            batch = self.operator.prepare(self.activations[part], self.dtype, lean=not self.pooled)
             whole.outputs[part] = batch.outputs
             pairs = zip(tree_leaves(whole.saved), tree_leaves(batch.saved), strict=True)
             for target, source in pairs:

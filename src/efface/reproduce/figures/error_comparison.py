@@ -37,11 +37,13 @@ from efface.reproduce.figure import (
 from efface.reproduce.specimen import SOLVE, specimen_of
 
 RATE = {"cnn": 0.01}  # of fine-tuning the tail, by network; pretrained ones take less
+LAST_LAYER_RIDGES = tuple(10.0**k for k in range(-5, 2))
 PRINTED_RATE = 0.05  # of training
 ONE_SEED = 2.0  # points: about the standard error of one score on 500 images
 TITLES = {
     "core": "core alone",
-    "last-layer": "last layer",
+    "last-layer": "last layer, same ridge",
+    "last-layer-chosen": "last layer, its ridge chosen on core data",
     "mixed-linear": "mixed-linear, solved",
     "mixed-linear-sgd": "mixed-linear, the paper's SGD",
     "compact": "compact (ours)",
@@ -53,6 +55,7 @@ def parts(bench: Bench) -> dict[str, Callable[[], Values]]:
     runs = {
         "core": core_alone,
         "last-layer": last_layer,
+        "last-layer-chosen": last_layer_chosen,
         "mixed-linear": mixed_linear,
         "mixed-linear-sgd": mixed_linear_sgd,
         "compact": compact,
@@ -72,13 +75,33 @@ def core_alone(bench: Bench, seed: int) -> Values:
 
 
 def last_layer(bench: Bench, seed: int) -> Values:
-    """Ridge on the pooled features of all training images."""
+    """Ridge on the pooled features of all training images, at the ridge of the mixed-linear model."""
+    return _last_layer(bench, seed, bench.accuracy_mu)
+
+
+def last_layer_chosen(bench: Bench, seed: int) -> Values:
+    """The same at the ridge that does best on every fifth core image, fitted on the other core images."""
+    core, data = bench.core_and_data(bench.spot(seed=seed))
+    features = core.features_of(bench.tensor(core, data.core))
+    labels = core.labels(data.core)
+    held = torch.arange(len(labels)) % 5 == 4
+    targets = one_hot(labels, len(core.classes), 5.0)
+    wrong = {
+        mu: error(
+            LastLayer.fit(features[~held], targets[~held], mu).logits(features[held]), labels[held]
+        )
+        for mu in LAST_LAYER_RIDGES
+    }
+    return _last_layer(bench, seed, min(wrong, key=lambda mu: wrong[mu]))
+
+
+def _last_layer(bench: Bench, seed: int, mu: float) -> Values:
     core, data = bench.core_and_data(bench.spot(seed=seed))
     records = data.user + data.core
     features, shown = (core.features_of(bench.tensor(core, r)) for r in (records, data.test))
     targets = one_hot(core.labels(records), len(core.classes), 5.0)
-    model = LastLayer.fit(features, targets, 1.0 / len(records))
-    return {"error": error(model.logits(shown), core.labels(data.test))}
+    model = LastLayer.fit(features, targets, mu)
+    return {"error": error(model.logits(shown), core.labels(data.test)), "mu": mu}
 
 
 def mixed_linear(bench: Bench, seed: int) -> Values:
@@ -156,13 +179,14 @@ def verdict(results: Results) -> str:
     found = by_name(results)
     order = sorted((n for n in TITLES if n in found), key=lambda n: mean(found[n], "error"))
     ranked = ", ".join(f"{TITLES[n]} {percent(found[n], 'error')}" for n in order)
-    linear, last = found["mixed-linear"], found["last-layer"]
+    linear, last = found["mixed-linear"], found["last-layer-chosen"]
     gain = 100 * (mean(last, "error") - mean(linear, "error"))
     noise = 100 * float(np.hypot(spread(linear, "error"), spread(last, "error")))
     noise = max(noise, 0.0 if len(linear) > 1 else ONE_SEED)
     return (
         f"{judged(results, gain > noise, gain > 0, above=False)} {ranked}. "
-        f"The solved mixed-linear model gains {gain:.1f} points on the last layer (spread {noise:.1f})."
+        f"The solved mixed-linear model gains {gain:.1f} points on the last layer at the ridge that core "
+        f"data choose (spread {noise:.1f})."
     )
 
 
