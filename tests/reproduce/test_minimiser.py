@@ -12,9 +12,10 @@ from tests.reference import explicit_jacobian, ridge_solution
 from efface.linear.operator import TangentOperator
 from efface.linear.solution import Status
 from efface.network.targets import one_hot
+from efface.parts.tangent.preconditioners import Identity
 from efface.parts.tangent.problem import RidgeProblem
 from efface.reproduce.figure import judged
-from efface.reproduce.minimiser import between_samples, minimise
+from efface.reproduce.minimiser import between_samples, dense_factor, minimise
 
 
 def problem_of(name: str, n: int, mu: float = 1e-2) -> tuple[RidgeProblem, torch.Tensor]:
@@ -66,3 +67,15 @@ def test_a_verdict_needs_solved_models_that_are_above_their_last_layer() -> None
     below = {"a/0": ROW | {"trained_error": 0.3}}
     assert "no better than its last layer" in judged(below, True)
     assert judged(below, True, above=False) == "**Agrees.**"
+
+
+def test_the_factor_of_everybody_solves_for_some_in_few_passes() -> None:
+    problem, _ = problem_of("cnn", 120, 1e-4)
+    factor = dense_factor(problem)
+    assert factor is not None
+    some = problem.subset(torch.arange(6, 120))
+    quick = minimise(some, precision=1e-4, preconditioner=factor)
+    plain = minimise(some, precision=1e-4, preconditioner=Identity(), max_passes=5000)
+    assert quick.status is Status.CONVERGED
+    assert quick.passes < plain.passes / 2
+    assert dense_factor(problem_of("cnn", 7)[0]) is None  # that one is solved between samples

@@ -13,11 +13,13 @@ from torch import Tensor
 from efface.guarantee.bounds import distance_bound
 from efface.linear.solution import Solution, Status
 from efface.parts.tangent.cg import ConjugateGradient
+from efface.parts.tangent.dense import DenseFactor
 from efface.parts.tangent.dual import DualConjugateGradient
 from efface.parts.tangent.preconditioners import Identity, Preconditioner
 from efface.parts.tangent.problem import RidgeProblem
 from efface.progress import Progress
 
+MOST_DENSE = 12_000  # weights whose Hessian is written out
 ROUNDS = 4  # of conjugate gradients, each with the norm that the last one found
 
 
@@ -38,11 +40,13 @@ def minimise(
 ) -> Solution:
     """w with ‖w − w*‖ ≤ ``distance``, or ≤ ``precision`` · ‖w‖; the solution has the bound that was proved.
 
-    ``preconditioner`` is for conjugate gradients between weights.
+    ``preconditioner`` is for conjugate gradients between weights; without one, a problem whose Hessian can be
+    written out gets its factor.
     """
     if between_samples(problem):
         dual = DualConjugateGradient(max_passes=max_passes, distance=distance, precision=precision)
         return dual.solve(problem, start, progress=progress)
+    preconditioner = preconditioner or dense_factor(problem) or Identity()
     before, solution = problem.passes, _unsolved(problem, start)
     for _ in range(ROUNDS):
         wanted = distance if distance is not None else _share(precision, solution.value)
@@ -52,7 +56,7 @@ def minimise(
         by = ConjugateGradient(
             absolute=0.9 * problem.mu * wanted or None,
             max_passes=left,
-            preconditioner=preconditioner or Identity(),
+            preconditioner=preconditioner,
         )
         solution = by.solve(problem, solution.value, progress=progress)
     wanted = distance if distance is not None else _share(precision, solution.value)
@@ -60,6 +64,13 @@ def minimise(
     status = Status.CONVERGED if bound <= wanted else Status.STOPPED_SHORT
     passes = problem.passes - before
     return replace(solution, status=status, passes=passes, distance_bound=bound)
+
+
+def dense_factor(problem: RidgeProblem) -> DenseFactor | None:
+    """The Hessian's factor, of a problem between weights that are not too many."""
+    if between_samples(problem) or problem.d > MOST_DENSE:
+        return None
+    return DenseFactor.build(problem)
 
 
 def _share(precision: float | None, w: Tensor) -> float:

@@ -8,11 +8,13 @@ of its budget goes on with what it has; what it proved is told.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
 from efface.audit.methods import METHODS, Claim, Method, NewWeights, normal
 from efface.audit.scene import Scene
+from efface.parts.tangent.preconditioners import Preconditioner
 from efface.reproduce.minimiser import minimise
 from efface.reproduce.specimen import Choice, Run, Specimen
 
@@ -64,6 +66,7 @@ class SolvedByDistance(Method):
     """Solved until the distance to the retrained model is proved to be as the guarantee asks; then noise."""
 
     max_passes: int = 500
+    preconditioner: Preconditioner | None = None
 
     claim = Claim.CERTIFIED
     kinds = ("tangent",)
@@ -72,7 +75,11 @@ class SolvedByDistance(Method):
         g = scene.guarantee
         distance = g.shift(scene.operator.d) * g.sigma
         solution = minimise(
-            scene.retained_problem, weights, distance=distance, max_passes=self.max_passes
+            scene.retained_problem,
+            weights,
+            distance=distance,
+            max_passes=self.max_passes,
+            preconditioner=self.preconditioner,
         )
         released = solution.value + g.sigma * normal(len(weights), seed)
         return NewWeights(released, solution.value, solution.distance_bound)
@@ -80,7 +87,8 @@ class SolvedByDistance(Method):
 
 def _solved(specimen: Specimen) -> Method:
     passes = 2 * specimen.bench.preset.passes
-    return SolvedByDistance("solved", METHODS["solved"].title, max_passes=passes)
+    by: dict[str, Any] = {"max_passes": passes, "preconditioner": specimen.preconditioner}
+    return SolvedByDistance("solved", METHODS["solved"].title, **by)
 
 
 ORIGINAL = Procedure("original", lambda specimen: METHODS["original"], released=True)

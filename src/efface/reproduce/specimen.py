@@ -20,12 +20,13 @@ from efface.guarantee import bounds
 from efface.linear.last_layer import LastLayer
 from efface.linear.solution import Solution
 from efface.network.targets import one_hot
+from efface.parts.tangent.preconditioners import Preconditioner
 from efface.parts.tangent.problem import RidgeProblem
 from efface.parts.tangent.stability import Stability, stability
 from efface.parts.tangent.user import TangentUser
 from efface.parts.view import Samples
 from efface.reproduce.bench import Bench, Spot, dots, part_of
-from efface.reproduce.minimiser import minimise
+from efface.reproduce.minimiser import dense_factor, minimise
 
 STABILITY_SAMPLES = 256
 SOLVE = 100  # passes that a solve takes on photos, about: for expected times
@@ -76,7 +77,14 @@ class Specimen:
     def _minimiser_of(self, problem: RidgeProblem) -> Tensor:
         """For worlds with canaries: solved as training is."""
         p = self.bench.preset
-        return minimise(problem, precision=p.precision, max_passes=p.passes).value
+        options: dict[str, Any] = {"max_passes": p.passes, "preconditioner": self.preconditioner}
+        return minimise(problem, precision=p.precision, **options).value
+
+    @cached_property
+    def preconditioner(self) -> Preconditioner | None:
+        """For problems between weights: the Hessian of everybody, near enough for those of some. It would
+        remember the forgotten ones, and nothing is released here."""
+        return dense_factor(self.scene.problem(self.scene.everyone))
 
     def _samples(self, records: Records) -> Samples:
         core = self.user.core
@@ -104,7 +112,11 @@ class Specimen:
             begin, problem = time.monotonic(), self.scene.problem(self.scene.everyone)
             p = self.bench.preset
             solution = minimise(
-                problem, precision=p.precision, max_passes=p.passes, progress=self._dots
+                problem,
+                precision=p.precision,
+                max_passes=p.passes,
+                preconditioner=self.preconditioner,
+                progress=self._dots,
             )
             return {"weights": solution.value, "seconds": time.monotonic() - begin} | _told(
                 solution
@@ -166,6 +178,7 @@ class Specimen:
                 self.weights,
                 distance=self.largest_distance / p.nearer,
                 max_passes=2 * p.passes,
+                preconditioner=self.preconditioner,
                 progress=self._dots,
             )
             return {"weights": solution.value} | _told(solution)

@@ -1,4 +1,4 @@
-"""The reference for small problems: form H_D and solve by Cholesky in float64."""
+"""Small problems with H_D written out: solved by Cholesky in float64, or its factor as a preconditioner."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor
 from efface.errors import EffaceError
 from efface.linear.operator import Prepared
 from efface.linear.solution import Solution, Status
+from efface.parts.tangent.preconditioners import Preconditioner
 from efface.parts.tangent.problem import RidgeProblem
 from efface.progress import Progress
 
@@ -40,6 +41,33 @@ class Cholesky:
         return Solution(w, Status.CONVERGED, residual, problem.passes - before)
 
 
+@dataclass(frozen=True, eq=False)
+class DenseFactor(Preconditioner):
+    """P = JᵀJ/n + μI, written out on some samples: conjugate gradients on these, or on nearly these, take a
+    few steps. The products are float32's, the factor is float64's; d² numbers."""
+
+    factor: Tensor  # (d, d)
+
+    @classmethod
+    def build(cls, problem: RidgeProblem) -> DenseFactor:
+        gram = torch.zeros(problem.d, problem.d)
+        for batch, _ in problem._batches(torch.float32):
+            rows = jacobian_rows(problem, batch)
+            gram.addmm_(rows.T, rows)
+        hessian = gram.double() / max(problem.n, 1)
+        hessian.diagonal().add_(problem.mu)
+        factor, failed = torch.linalg.cholesky_ex(hessian)
+        shift = 1e-8 * float(hessian.diagonal().mean())
+        while int(failed):  # float32's products are not positive definite to the last digit
+            hessian.diagonal().add_(shift)
+            factor, failed = torch.linalg.cholesky_ex(hessian)
+            shift *= 10
+        return cls(factor)
+
+    def apply(self, r: Tensor) -> Tensor:
+        return torch.cholesky_solve(r[:, None], self.factor)[:, 0]
+
+
 def normal_equations(problem: RidgeProblem) -> tuple[Tensor, Tensor]:
     """H_D (d, d) and g_D(0) (d,), in float64, from explicit Jacobian rows; one pass."""
     hessian = problem.mu * torch.eye(problem.d, dtype=torch.float64)
@@ -58,7 +86,7 @@ def jacobian_rows(problem: RidgeProblem, batch: Prepared) -> Tensor:
     for i in range(n):
         one = batch.select(slice(i, i + 1))
         for k in range(c):
-            unit = torch.zeros(1, c, dtype=torch.float64)
+            unit = torch.zeros(1, c, dtype=batch.outputs.dtype)
             unit[0, k] = 1
             rows.append(problem.operator.vjp(one, unit))
     return torch.stack(rows)
