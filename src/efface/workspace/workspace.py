@@ -225,12 +225,20 @@ class Workspace:
             tell(text)
 
     def add(
-        self, records: Records, *, allow_reingest: bool = False, progress: Progress | None = None
+        self,
+        records: Records,
+        *,
+        allow_reingest: bool = False,
+        device: str | None = None,
+        progress: Progress | None = None,
     ) -> Result:
-        """Take in new user records, under the same protocol as :meth:`forget`."""
+        """Take in new user records, under the same protocol as :meth:`forget`.
+
+        ``device`` is where what is kept of their images is computed; the request itself is the CPU's.
+        """
         with self.protocol.working():
             restored = self._check_new(records, allow_reingest)
-            model = load(self.path, module=self.inventory.module)
+            model = load(self.path, module=self.inventory.module, device=device)
             part = model.stage(Records(records, model.classes), progress=progress)
             part = replace(part, looks=looks_of(part.records))
             return self._take_in(part, restored, progress)
