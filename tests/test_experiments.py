@@ -93,6 +93,10 @@ def test_calibration_compares_core_data_with_none(tmp_path: Path) -> None:
         ("benchmarks/hessian_product.py", ("--batch", 4, "--rounds", 1)),
         ("benchmarks/compact_requests.py", ("--features", 64, "--sizes", 200, 400, "--rounds", 1)),
         ("benchmarks/workspace.py", ("--features", 64, "--sizes", 200, 400, "--rounds", 1)),
+        (
+            "benchmarks/slopes.py",
+            ("--axis", "c", "--sizes", 3, 6, "--features", 64, "--records", 200, "--rounds", 1),
+        ),
     ],
 )
 def test_benchmarks_have_one_form(script: str, words: tuple[object, ...]) -> None:

@@ -12,7 +12,9 @@ from tests.photos import write_photos
 
 from efface.data import loading
 from efface.data.loading import Loader
+from efface.data.looks import Seen, looks_of
 from efface.data.preprocess import Preprocess
+from efface.data.record import Record, Split
 from efface.data.records import Records
 from efface.errors import EffaceError, RecordError
 
@@ -50,6 +52,28 @@ def test_an_image_that_changed_names_its_record(records: Records, workers: int) 
     with pytest.raises(RecordError, match=r"0005\.png.*content changed") as caught:
         loaded(records, workers)
     assert caught.value.record == records[5].id
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_looks_come_with_the_images_of_training(records: Records, workers: int) -> None:
+    """Those of decoding them again; none of test images, nor where nobody asks."""
+    seen: Seen = {}
+    found = [a.tobytes() for _, a in Loader(workers, seen).batches(records, PREPARE, 4)]
+    assert found == [data for _, data in loaded(records, 0)]
+    trained = records.where(lambda record: record.split is not Split.TEST)
+    assert set(seen) == {(record.digest, record.channels) for record in trained}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Record, "image", None)
+        looks = looks_of(trained, seen)
+    assert looks == looks_of(trained)
+    assert len(set(looks)) > 1
+
+
+def test_one_image_alone_has_a_look_too(records: Records) -> None:
+    seen: Seen = {}
+    alone = Loader(seen=seen).one(records[0], PREPARE)
+    assert alone.tobytes() == PREPARE(records[0].image()).tobytes()
+    assert list(seen.values()) == list(looks_of(records[:1]))
 
 
 def test_images_in_one_array_are_not_sent_to_processes(monkeypatch: pytest.MonkeyPatch) -> None:

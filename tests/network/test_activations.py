@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from unittest import mock
 
@@ -14,6 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests import cases
+from tests.faults import Disk
 from torch import Tensor
 
 from efface.data.record import Split
@@ -197,53 +200,158 @@ def test_any_history_leaves_what_is_in_and_nothing_else(
 # --- crashes --------------------------------------------------------------------------------------
 
 
-class Crash(Exception):
-    pass
+def left_by_a_kill(folder: Path, work: Path, act: Callable[[], object]) -> list[Path]:
+    """Copies of the folder as a process would leave it that dies at each operation on the disk."""
+    found: list[Path] = []
+
+    def watch(_: int) -> None:
+        found.append(shutil.copytree(folder, work / str(len(found))))
+
+    with Disk(watch=watch).installed():
+        act()
+    return found
 
 
-@contextmanager
-def crash_at_index_write(number: int) -> Iterator[None]:
-    """The process dies before the index is written for the ``number``-th time (0: the first)."""
-    write, calls = ActivationCache._write_index, iter(range(100))
+@pytest.mark.parametrize("before", [0, 3, 64])  # none, some, and a file that is full
+def test_a_kill_while_putting_is_harmless(tmp_path: Path, before: int) -> None:
+    """What is there afterwards is right, what is not has left nothing; and it can be put again."""
+    folder, new = tmp_path / "cache", rows(5, seed=1)
+    cache, names = opened(folder), digests(5, start=80)
+    for i in range(before):  # lines of a log, which the new ones follow
+        cache.put([digest(i)], rows(before)[i : i + 1])
+    seen = set()
+    copies = left_by_a_kill(folder, tmp_path, lambda: opened(folder).put(names, new))
+    for copy in (*copies, folder):
+        again = opened(copy)
+        seen.add(len(again) - before)
+        assert again.is_tidy()
+        assert again.digests - set(names) == set(digests(before))
+        assert torch.equal(again.rows(digests(before))[0:before], rows(before))
+        if names[0] in again:
+            assert torch.equal(again.rows(names)[0:5], new)
+        else:  # a record that was never entered can never be purged: its row must not be there
+            assert not any(raw(row) in everything(copy) for row in new)
+        again.put(names, new)
+        assert torch.equal(opened(copy).rows(names)[0:5], new)
+    assert seen == {0, 5}
+    assert len(copies) > 10
 
-    def dying(self: ActivationCache) -> None:
-        if next(calls) == number:
-            raise Crash
-        write(self)
 
-    with mock.patch.object(ActivationCache, "_write_index", dying), pytest.raises(Crash):
-        yield
+def test_a_kill_while_purging_is_harmless(tmp_path: Path) -> None:
+    folder, x = tmp_path / "cache", rows(4)
+    opened(folder).put(digests(3), x[:3])
+    opened(folder).put([digest(3)], x[3:])
+    seen = set()
+    copies = left_by_a_kill(folder, tmp_path, lambda: opened(folder).purge([digest(1), digest(3)]))
+    for copy in (*copies, folder):
+        again = opened(copy)
+        seen.add(len(again))
+        assert again.is_tidy()
+        if len(again) == 4:  # the purge never began: rows are whole, not zeros
+            assert torch.equal(again.rows(digests(4))[0:4], x)
+            again.purge([digest(1), digest(3)])
+        left = everything(copy)
+        for gone in (1, 3):
+            assert raw(x[gone]) not in left
+            assert digest(gone).encode() not in left
+        assert torch.equal(again.rows([digest(0), digest(2)])[0:2], x[[0, 2]])
+    assert seen == {2, 4}
 
 
-@pytest.mark.parametrize("number", [0, 1])
-@pytest.mark.parametrize("count", [2, 100])  # 100 makes the file grow
-def test_a_crash_while_putting_is_harmless(tmp_path: Path, number: int, count: int) -> None:
-    opened(tmp_path).put(digests(3), rows(3))
-    new = rows(count, seed=1)
-    with crash_at_index_write(number):
-        opened(tmp_path).put(digests(count, start=50), new)
+def test_a_full_disk_is_an_error_and_the_cache_goes_on(tmp_path: Path) -> None:
+    """At each operation in turn; half a line may be in the log then, and must not stay before others."""
+    x = rows(9)
+    for at in range(100):
+        folder = tmp_path / str(at)
+        cache = opened(folder)
+        cache.put(digests(3), x[:3])
+        disk = Disk(at, errno.ENOSPC)
+        with disk.installed(), suppress(OSError):
+            cache.put(digests(3, start=3), x[3:6])
+        if len(disk.done) <= at:
+            break
+        cache.put(digests(3, start=6), x[6:])
+        assert torch.equal(cache.rows(digests(3))[0:3], x[:3])
+        again = opened(folder)
+        assert torch.equal(again.rows(digests(3))[0:3], x[:3])
+        assert torch.equal(again.rows(digests(3, start=6))[0:3], x[6:])
+        assert again.is_tidy()
+        if digest(3) in again:
+            assert torch.equal(again.rows(digests(3, start=3))[0:3], x[3:6])
+    assert at > 4
+
+
+# --- the index ------------------------------------------------------------------------------------
+
+
+def test_adding_writes_what_is_added_and_not_the_index_again(tmp_path: Path) -> None:
+    cache, sizes = opened(tmp_path), []
+    index, log = cache.path / "index.json", cache.path / "index.log"
+    cache.put([digest(0)], rows(1))
+    whole = index.read_bytes()
+    for i in range(1, 200):
+        before = log.stat().st_size
+        cache.put([digest(i)], rows(1))
+        sizes.append(log.stat().st_size - before)
+    assert index.read_bytes() == whole
+    assert max(sizes) < 200  # a digest and two places
+    assert len(opened(tmp_path)) == 200
+    assert torch.equal(opened(tmp_path).rows(digests(200))[0:200], rows(1).expand(200, *SHAPE))
+
+
+def test_a_cache_of_an_earlier_version_is_read_and_goes_on(tmp_path: Path) -> None:
+    """It has one index, without a number, written anew with every batch."""
+    cache = opened(tmp_path)
+    cache.put(digests(3), rows(3))
+    places = cache._places
+    values = {"shape": SHAPE, "capacity": places.capacity, "slots": places.slots}
+    values |= {"free": list(places.free), "pending": []}
+    (cache.path / "index.json").write_text(json.dumps(values))
+    # A log that such a version left lying: it counts for nothing, also where it has the first number.
+    log = cache.path / "index.log"
+    log.write_text("1\n" + json.dumps({"entered": {digest(7): 0}}) + "\n")
     again = opened(tmp_path)
     assert again.digests == set(digests(3))
-    assert torch.equal(again.rows(digests(3))[0:3], rows(3))
-    left = everything(tmp_path)
-    # A record that was never entered can never be purged: its row must not be there.
-    assert not any(raw(row) in left for row in new)
-    again.put(digests(count, start=50), new)
-    assert torch.equal(again.rows(digests(count, start=50))[0:count], new)
+    assert not log.exists()
+    again.put([digest(5)], rows(1, seed=4))
+    assert torch.equal(opened(tmp_path).rows(digests(3))[0:3], rows(3))
+    assert torch.equal(opened(tmp_path).rows([digest(5)])[0:1], rows(1, seed=4))
 
 
-@pytest.mark.parametrize("number", [0, 1])
-def test_a_crash_while_purging_is_harmless(tmp_path: Path, number: int) -> None:
-    opened(tmp_path).put(digests(4), rows(4))
-    with crash_at_index_write(number):
-        opened(tmp_path).purge([digest(1)])
-    again = opened(tmp_path)
-    if digest(1) in again:  # the purge never began: the row is whole, not zeros
-        assert number == 0
-        assert torch.equal(again.rows([digest(1)])[0:1], rows(4)[1:2])
-        again.purge([digest(1)])
-    assert raw(rows(4)[1]) not in everything(tmp_path)
-    assert torch.equal(again.rows([digest(0), digest(3)])[0:2], rows(4)[[0, 3]])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "nonsense",
+        "[]",
+        '{"capacity": 64}',
+        '{"capacity": 64, "pending": [9]}',  # not the next free one
+        '{"capacity": 1000000000000000, "pending": [4]}',
+        '{"entered": {"x": 0}}',  # a place that has a record
+        '{"entered": {"x": 7}}',  # and one that is not pending
+    ],
+)
+def test_a_log_that_cannot_be_is_refused(tmp_path: Path, line: str) -> None:
+    cache = opened(tmp_path)
+    for i in range(4):
+        cache.put([digest(i)], rows(4)[i : i + 1])
+    with (cache.path / "index.log").open("a") as log:
+        log.write(line + "\n")
+    with pytest.raises(EffaceError, match="does not fit the rows"):
+        opened(tmp_path)
+
+
+def test_only_looking_writes_nothing(tmp_path: Path) -> None:
+    cache = opened(tmp_path)
+    for i in range(4):
+        cache.put([digest(i)], rows(4)[i : i + 1])
+    with (cache.path / "index.log").open("a") as log:
+        log.write('{"entered')  # cut short
+    before = everything(tmp_path)
+    looked = ActivationCache(tmp_path, PREFIX, SHAPE, recover=False)
+    assert looked.digests == set(digests(4))
+    assert everything(tmp_path) == before
+    assert opened(tmp_path).digests == set(digests(4))
+    assert everything(tmp_path) != before
 
 
 def test_a_half_written_index_is_dropped(tmp_path: Path) -> None:

@@ -110,7 +110,8 @@ def test_a_change_of_the_activations_is_noticed(made: dict[str, Path], tmp_path:
     cache = Workspace.open(path).inventory.cache
     assert cache is not None
     data, size = rows.read_bytes(), cache._row_bytes
-    for slot in (min(cache._slots.values()), min(cache._free), max(cache._free)):
+    places = cache._places
+    for slot in (min(places.slots.values()), min(places.free), max(places.free)):
         changed = bytearray(data)
         changed[slot * size + 5] ^= 1
         rows.write_bytes(changed)

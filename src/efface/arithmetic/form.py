@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from efface.arithmetic.chain import FloatChain
 from efface.arithmetic.kinds import ARITHMETIC, FLOAT
-from efface.data.loading import Prepare, prepared, stacked
+from efface.data.loading import Prepare, stacked
 from efface.data.pictures import Shown
 from efface.linear.projection import Projection
 from efface.network.activations import (
@@ -66,7 +66,7 @@ class Form(ABC):
 
     def boundary(self, records: Shown) -> Tensor:
         """The same of some records, all at once."""
-        arrays = [prepared(record, self.prepare) for record in records]
+        arrays = [self.core.loader.one(record, self.prepare) for record in records]
         return self.boundary_of(torch.from_numpy(stacked(records.ids, arrays)))
 
     def stream(self, records: Shown, batch_size: int = 32) -> Stream:

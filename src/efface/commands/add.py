@@ -8,7 +8,7 @@ import typer
 
 from efface.commands.display import mode_for, show
 from efface.commands.forget import WorkspacePath, report
-from efface.commands.output import AbsolutePaths, JsonFlag, TrustModule, warn
+from efface.commands.output import AbsolutePaths, DeviceName, JsonFlag, TrustModule, warn
 
 if TYPE_CHECKING:
     from efface.data.records import Records
@@ -30,6 +30,7 @@ def add(
         typer.Option("--allow-reingest", help="Take in images that were forgotten here before."),
     ] = False,
     absolute_paths: AbsolutePaths = False,
+    device: DeviceName = "cpu",
     trust_module: TrustModule = None,
     json: JsonFlag = False,
 ) -> None:
@@ -47,7 +48,7 @@ def add(
     chosen = records.select(cohort=cohort, owner=owner)
     _warn_of_core(opened, chosen)
     with show("add", mode_for(as_json=json)) as progress:
-        result = opened.add(chosen, allow_reingest=allow_reingest, progress=progress)
+        result = opened.add(chosen, allow_reingest=allow_reingest, device=device, progress=progress)
     report(result, workspace, as_json=json)
 
 

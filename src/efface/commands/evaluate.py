@@ -8,6 +8,7 @@ import typer
 
 from efface.commands.output import (
     AbsolutePaths,
+    DeviceName,
     JsonFlag,
     ModelPath,
     TrustModule,
@@ -31,6 +32,7 @@ def evaluate(
     data: Annotated[str, typer.Argument(help="Labelled data, as for train.")],
     split: Annotated[str, typer.Option(help="core, user, test or all.")] = "test",
     absolute_paths: AbsolutePaths = False,
+    device: DeviceName = "cpu",
     trust_module: TrustModule = None,
     json: JsonFlag = False,
 ) -> None:
@@ -39,7 +41,7 @@ def evaluate(
     from efface.pipeline.inputs import load_model, read_labelled
     from efface.workspace.published import current
 
-    loaded, published = load_model(model, trust_module), current(model)
+    loaded, published = load_model(model, trust_module, device), current(model)
     records = read_labelled(loaded, model, data, split, absolute_paths=absolute_paths)
     labels = [record.label for record in records]
     values = {

@@ -20,6 +20,9 @@ JsonFlag = Annotated[
 ]
 TRUST = "Run this code, module.path:callable, to build the network of a model made with torch:…"
 TrustModule = Annotated[str | None, typer.Option(help=TRUST)]
+DeviceName = Annotated[
+    str, typer.Option("--device", help="Where the network is computed: auto, cuda, mps or cpu.")
+]
 AbsolutePaths = Annotated[
     bool,
     typer.Option(

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from efface.commands.output import JsonFlag, ModelPath, TrustModule, cell, finish, table, warn
+from efface.commands.output import (
+    DeviceName,
+    JsonFlag,
+    ModelPath,
+    TrustModule,
+    cell,
+    finish,
+    table,
+    warn,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,6 +45,7 @@ def predict(
         typer.Option("--skip-bad", help="Leave out images that cannot be read, and say which."),
     ] = False,
     top: Annotated[int, typer.Option(min=1, help="Classes to list for each image.")] = 3,
+    device: DeviceName = "cpu",
     trust_module: TrustModule = None,
     json: JsonFlag = False,
 ) -> None:
@@ -47,7 +57,7 @@ def predict(
     from efface.pipeline.inputs import load_model, read_unlabelled
     from efface.pipeline.predict import ranked
 
-    loaded = load_model(model, trust_module)
+    loaded = load_model(model, trust_module, device)
     records = read_unlabelled(loaded, images, split, skip_bad=skip_bad)
     predictions = ranked(loaded, records, top)
     skipped = [asdict(one) for one in records.skipped]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from efface.commands.display import mode_for, show
-from efface.commands.output import JsonFlag, TrustModule, finish, warn
+from efface.commands.output import DeviceName, JsonFlag, TrustModule, finish, warn
 from efface.errors import EffaceError
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ def rows(
     model: Annotated[Path, typer.Option(help="The model that the rows are for.")],
     out: Annotated[Path, typer.Option(help="A new folder for the rows and their sums.")],
     shard: Annotated[str, typer.Option(help="Which part of the data: 3/16.")] = "1/1",
+    device: DeviceName = "cpu",
     trust_module: TrustModule = None,
     json: JsonFlag = False,
 ) -> None:
@@ -40,7 +41,8 @@ def rows(
     if out.exists():
         raise EffaceError(f"{out} is there already.", "choose another --out, or delete it.")
     config = split_as_trained(model, data)
-    job = ShardJob(str(model), config.model_dump(mode="json"), shard, str(out), trust_module)
+    reading = config.model_dump(mode="json")
+    job = ShardJob(str(model), reading, shard, str(out), trust_module, device)
     with show("rows", mode_for(as_json=json)) as progress:
         made = make_rows(job, progress)
     if made is None:

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from efface.data.record import Record
+from efface.data.images import Channels
+from efface.data.record import Depicted, Record
 from efface.errors import RecordError
 
 NEAR = 10  # bits of 64: copies of one photo differ by fewer, other photos hardly ever
@@ -36,12 +37,25 @@ def both_looks(pixels: np.ndarray) -> tuple[str, str]:
     return look_of(pixels), look_of(np.ascontiguousarray(pixels[:, ::-1]))
 
 
-def looks_of(records: Iterable[Record]) -> tuple[str, ...]:
-    """One a record; ``UNKNOWN`` where the image cannot be had any more."""
-    return tuple(_look(record) for record in records)
+Seen = dict[
+    tuple[str, Channels | None], str
+]  # looks of images that were decoded, by what a look depends on
 
 
-def _look(record: Record) -> str:
+def key_of(shown: Depicted) -> tuple[str, Channels | None]:
+    """What the look of an image depends on: its content, and what it is converted to."""
+    return shown.digest, shown.channels
+
+
+def looks_of(records: Iterable[Record], seen: Seen | None = None) -> tuple[str, ...]:
+    """One a record; ``UNKNOWN`` where the image cannot be had any more. Those seen are not decoded again."""
+    return tuple(_look(record, seen or {}) for record in records)
+
+
+def _look(record: Record, seen: Seen) -> str:
+    known = seen.get(key_of(record))
+    if known is not None:
+        return known
     try:
         return look_of(record.image())
     except RecordError:

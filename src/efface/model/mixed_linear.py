@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from efface import files
 from efface.data.images import Channels
+from efface.data.looks import looks_of
 from efface.data.pictures import Pictures, Shown
 from efface.data.records import Records
 from efface.digests import tensors_digest
@@ -229,10 +230,23 @@ class MixedLinear:
         part = self.stage(records, progress=progress)
         return self.absorb(part, guarantee=guarantee, test_seed=test_seed, progress=progress)
 
-    def stage(self, records: Records, *, progress: Progress | None = None) -> TrainingSet:
-        """What training needs of these records: quantised rows (compact) or activations (tangent)."""
+    def stage(
+        self, records: Records, *, looks: bool = False, progress: Progress | None = None
+    ) -> TrainingSet:
+        """What training needs of these records: quantised rows (compact) or activations (tangent).
+
+        With ``looks`` also what a workspace keeps to know an image again; each is decoded once for both.
+        """
         part = TrainingSet(records, None, self.core.labels(records).numpy())
-        return self.user.samples_of(part, records, self.cache, progress=progress)
+        before = self.core.loader
+        if looks and before.seen is None:
+            self.core.loader = replace(before, seen={})
+        try:
+            part = self.user.samples_of(part, records, self.cache, progress=progress)
+            seen = self.core.loader.seen
+        finally:
+            self.core.loader = before
+        return replace(part, looks=looks_of(records, seen)) if looks else part
 
     def absorb(
         self,

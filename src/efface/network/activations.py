@@ -4,14 +4,14 @@ The file's directory is named by the prefix's digest, so another core never read
 the record's content digest, never by its file name. ``purge`` overwrites a record's row with zeros and
 frees its place: nothing of the record is left in the file.
 
-Before a row is written or zeroed, the index lists its place as pending; after a crash, opening the cache
-zeroes what is pending. So no row outlives its entry in the index, and no entry points to a zeroed row.
+Before a row is written or zeroed, the index lists its place as pending (see ``places``); after a crash,
+opening the cache zeroes what is pending. So no row outlives its entry in the index, and no entry points to a
+zeroed row.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -23,7 +23,8 @@ from torch import Tensor
 
 from efface.data.pictures import Shown
 from efface.errors import EffaceError, FormatError
-from efface.files import BINARY, PRIVATE, make_folder, mode_in, set_mode, write_bytes
+from efface.files import BINARY, PRIVATE, make_folder, mode_in, set_mode
+from efface.network.places import Places
 from efface.network.saved import is_digest
 from efface.progress import Progress
 from efface.spool import Spool
@@ -123,7 +124,7 @@ def gather(
 
 
 class ActivationCache:
-    """``directory/<key>/rows.bin`` and ``index.json``; ``key`` is the prefix's digest and the dtype."""
+    """``directory/<key>/rows.bin`` and its index; ``key`` is the prefix's digest and the dtype."""
 
     def __init__(
         self,
@@ -146,7 +147,7 @@ class ActivationCache:
         self.shape, self.dtype = tuple(shape), np.dtype(dtype)
         if recover:
             make_folder(self.path)
-        self._slots, self._free, self._pending, self._capacity = self._read_index()
+        self._places, self._claimed = self._read_index(), 0
         if recover:
             self._recover()
 
@@ -158,26 +159,22 @@ class ActivationCache:
     def _rows_path(self) -> Path:
         return self.path / "rows.bin"
 
-    @property
-    def _index_path(self) -> Path:
-        return self.path / "index.json"
-
     def __contains__(self, digest: str) -> bool:
-        return digest in self._slots
+        return digest in self._places.slots
 
     def __len__(self) -> int:
-        return len(self._slots)
+        return len(self._places.slots)
 
     @property
     def digests(self) -> set[str]:
-        return set(self._slots)
+        return set(self._places.slots)
 
     def missing(self, digests: Sequence[str]) -> list[int]:
         """Positions in ``digests`` that have no row yet (the first of repeated ones only)."""
         seen: set[str] = set()
         result = []
         for position, digest in enumerate(digests):
-            if digest not in self._slots and digest not in seen:
+            if digest not in self and digest not in seen:
                 result.append(position)
                 seen.add(digest)
         return result
@@ -190,16 +187,15 @@ class ActivationCache:
                 "preprocess all images to one size.",
             )
         values = self._narrow(rows)
-        new = [digest for digest in dict.fromkeys(digests) if digest not in self._slots]
-        self._pending = self._allocate(len(new))
-        self._write_index()
-        slots = {**self._slots, **dict(zip(new, self._pending, strict=True))}
+        new = [digest for digest in dict.fromkeys(digests) if digest not in self]
+        self._places.make_room(len(new))
+        self._claim()
+        places = self._places.reserve(new)
         memory = self._map("r+")
         for digest, row in zip(digests, values, strict=True):
-            memory[slots[digest]] = row
+            memory[places[digest] if digest in places else self._places.slots[digest]] = row
         memory.flush()
-        self._slots, self._pending = slots, []
-        self._write_index()
+        self._places.enter(places)
 
     def _narrow(self, rows: Tensor) -> np.ndarray:
         with np.errstate(over="ignore"):
@@ -214,44 +210,33 @@ class ActivationCache:
         return values
 
     def rows(self, digests: Sequence[str]) -> CachedRows:
-        slots = np.array([self._slots[d] for d in digests], dtype=np.int64)
+        slots = np.array([self._places.slots[d] for d in digests], dtype=np.int64)
         return CachedRows(
             self._map("r") if len(slots) else np.empty((0, *self.shape), self.dtype), slots
         )
 
     def purge(self, digests: Sequence[str]) -> int:
         """Zero the rows of these records and forget where they were; returns how many there were."""
-        present = [d for d in dict.fromkeys(digests) if d in self._slots]
+        present = [digest for digest in dict.fromkeys(digests) if digest in self]
         if not present:
             return 0
-        self._pending = [self._slots.pop(digest) for digest in present]
-        self._write_index()
+        self._places.leave(present)
         self._recover()
         return len(present)
 
     def _recover(self) -> None:
-        """Zero and free the pending places; also drops an index that was never put in place."""
-        self._index_path.with_name("index.json.tmp").unlink(missing_ok=True)
-        if not self._pending:
-            return
-        self._claim()
-        memory = self._map("r+")
-        for slot in self._pending:
-            memory[slot] = 0
-        memory.flush()
-        with self._rows_path.open("r+b") as file:  # Windows syncs only what may be written
-            os.fsync(file.fileno())
-        self._free, self._pending = self._free + self._pending, []
-        self._write_index()
-
-    def _allocate(self, count: int) -> list[int]:
-        while len(self._free) < count:
-            grown = max(self._capacity, 64)
-            self._free += range(self._capacity, self._capacity + grown)
-            self._capacity += grown
-        self._claim()
-        taken, self._free = self._free[:count], self._free[count:]
-        return taken
+        """Zero and free the pending places; also drops what a crash left of an index."""
+        if self._places.pending:
+            self._claim()
+            memory = self._map("r+")
+            for place in self._places.pending:
+                memory[place] = 0
+            memory.flush()
+            with self._rows_path.open("r+b") as file:  # Windows syncs only what may be written
+                os.fsync(file.fileno())
+            self._places.release()
+        elif not self._places.is_whole:
+            self._places.write()
 
     def _claim(self) -> None:
         """Make the file as long as its rows need.
@@ -259,7 +244,10 @@ class ActivationCache:
         They are written through a memory map, where a full disk would be a fatal signal: the place is
         claimed now, so that it is an error.
         """
-        size = self._capacity * self._row_bytes
+        capacity = self._places.capacity
+        if self._claimed == capacity and capacity:
+            return
+        size = capacity * self._row_bytes
         handle = os.open(self._rows_path, os.O_RDWR | os.O_CREAT | BINARY, PRIVATE)
         try:
             set_mode(handle, mode_in(self.path))
@@ -268,38 +256,27 @@ class ActivationCache:
                 os.posix_fallocate(handle, 0, size)
         finally:
             os.close(handle)
+        self._claimed = capacity
 
     def _map(self, mode: str) -> np.memmap:
         return np.memmap(  # type: ignore[call-overload]
-            self._rows_path, dtype=self.dtype, mode=mode, shape=(self._capacity, *self.shape)
+            self._rows_path, dtype=self.dtype, mode=mode, shape=(self._places.capacity, *self.shape)
         )
 
-    def _read_index(self) -> tuple[dict[str, int], list[int], list[int], int]:
-        if not self._index_path.is_file():
-            return {}, [], [], 0
+    def _read_index(self) -> Places:
         try:
-            values = json.loads(self._index_path.read_bytes())
-            slots, free, pending = (
-                dict(values["slots"]),
-                list(values["free"]),
-                list(values["pending"]),
-            )
-            capacity, shape = int(values["capacity"]), tuple(values["shape"])
-            places = [*slots.values(), *free, *pending]
-            consistent = len(places) == capacity and sorted(places) == list(range(capacity))
+            places = Places.read(self.path, self.shape)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as problem:
             raise self._damaged() from problem
-        if not consistent:
-            raise self._damaged()
-        if shape != self.shape:
+        if places.shape != self.shape:
             raise EffaceError(
-                f"the cache at {self.path.name} holds rows of shape {shape}, not {self.shape}.",
+                f"the cache at {self.path.name} holds rows of shape {places.shape}, not {self.shape}.",
                 "use another cache directory, or delete this one.",
             )
         found = self._rows_path.stat().st_size if self._rows_path.is_file() else 0
-        if slots and found < capacity * self._row_bytes:
+        if places.slots and found < places.capacity * self._row_bytes:
             raise self._damaged()
-        return slots, free, pending, capacity
+        return places
 
     def _damaged(self) -> FormatError:
         message = f"the index of activations in {self.path.name} does not fit the rows."
@@ -314,20 +291,11 @@ class ActivationCache:
 
     def is_tidy(self) -> bool:
         """Whether every place that belongs to no record holds zeros, and none is pending."""
-        if self._pending or not self._capacity or not self._rows_path.is_file():
-            return not self._pending
+        places = self._places
+        if places.pending or not places.capacity or not self._rows_path.is_file():
+            return not places.pending
         memory = self._map("r")
-        return not any(memory[slot].any() for slot in self._free)
-
-    def _write_index(self) -> None:
-        values = {
-            "shape": self.shape,
-            "capacity": self._capacity,
-            "slots": self._slots,
-            "free": self._free,
-            "pending": self._pending,
-        }
-        write_bytes(self._index_path, json.dumps(values).encode())
+        return not any(memory[place].any() for place in places.free)
 
 
 def own_copy(activations: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from efface import files
 from efface.alone import one_by_one
-from efface.data.loading import Loader, Prepare, prepared, stacked
+from efface.data.loading import Loader, Prepare, stacked
 from efface.data.pictures import Shown
 from efface.data.preprocess import Preprocess
 from efface.data.records import Records
@@ -180,7 +180,7 @@ class Core:
         return self._stacked(records, self.backbone.preprocess.pixels)
 
     def _stacked(self, records: Shown, prepare: Prepare) -> Tensor:
-        arrays = [prepared(record, prepare) for record in records]
+        arrays = [self.loader.one(record, prepare) for record in records]
         return torch.from_numpy(stacked(records.ids, arrays))
 
     @torch.no_grad()

@@ -202,7 +202,10 @@ def _channels(model: MixedLinear) -> str:
     return Channels.of_count(model.core.backbone.preprocess.channels)
 
 
-def load_model(path: Path, trust_module: str | None = None) -> MixedLinear:
+def load_model(
+    path: Path, trust_module: str | None = None, device: str | None = None
+) -> MixedLinear:
+    """The model that is published there; ``device`` is where its network is computed."""
     from efface.network.backbone import trusted_module
     from efface.workspace.published import load
 
@@ -210,4 +213,4 @@ def load_model(path: Path, trust_module: str | None = None) -> MixedLinear:
         raise FormatError(
             f"{path} is not a model folder.", "give a folder written by efface train."
         )
-    return load(path, module=trusted_module(trust_module))
+    return load(path, module=trusted_module(trust_module), device=device)

@@ -34,6 +34,7 @@ class ShardJob:
     shard: str
     out: str
     trusted: str | None = None  # torch: code that the caller named
+    device: str = "cpu"  # where the network is computed
 
     def records(self) -> Records:
         user = settled(DataConfig(**self.data).build()).user
@@ -42,7 +43,7 @@ class ShardJob:
 
 def make_rows(job: ShardJob, progress: Progress | None = None) -> Partial | None:
     """The shard's partial, written to its folder; None if the shard is empty."""
-    model = load(job.base, module=trusted_module(job.trusted))
+    model = load(job.base, module=trusted_module(job.trusted), device=job.device)
     model.core.loader = Loader(DataConfig(**job.data).decode_workers)
     records = Records(job.records(), model.classes)
     if not len(records):

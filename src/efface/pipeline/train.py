@@ -69,7 +69,7 @@ class Training:
 
     def _core(self, records: Records, backbone: Backbone | None = None) -> Core:
         core = self.config.core.build(records.classes, backbone)
-        core.loader = Loader(self.config.data.decode_workers)
+        core.loader = Loader(self.config.data.decode_workers, seen={})
         core.place = Placement(device_named(self.config.core.device))
         return core
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from efface import files
-from efface.data.looks import looks_of
 from efface.data.records import Records
 from efface.errors import EffaceError, FormatError
 from efface.guarantee.certificates import Given
@@ -46,10 +45,10 @@ class Partial:
         if len(records) == 0:
             raise EffaceError(f"{name}: there are no records in it.", "use fewer shards.")
         given = given_of(model)
-        data, sums = model.stage(records, progress=progress), model.user.no_statistics()
+        data, sums = model.stage(records, looks=True, progress=progress), model.user.no_statistics()
         assert data.rows is not None
         Addend((data.rows,)).into(sums)
-        return cls(name, given, replace(data, looks=looks_of(records), sums=sums))
+        return cls(name, given, replace(data, sums=sums))
 
     def save(self, folder: Path) -> None:
         """Write it beside, then rename: the folder is there with all that is in it, or it is not."""

@@ -39,6 +39,7 @@ FOLDERS = {  # whatever the umask; what is served or published can be read
     "activations": files.PRIVATE_FOLDER,
 }
 BUCKET = re.compile(r"[0-9a-f]{64}\.safetensors(\.tmp)?")
+CACHED = ("rows.bin", "index.json", "index.log")
 CACHE = re.compile(r"[0-9a-f]{24}-float(16|32)")
 
 
@@ -133,7 +134,7 @@ class Inventory:
             found |= {"private/warm.json", f"private/{self.number}/{FACTOR}"}
         cache = self.cache
         if cache is not None:
-            found |= {f"activations/{cache.path.name}/{n}" for n in ("rows.bin", "index.json")}
+            found |= {f"activations/{cache.path.name}/{n}" for n in CACHED}
         return found
 
     def settled(self) -> bool:

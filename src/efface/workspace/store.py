@@ -360,7 +360,7 @@ class Store:
     def write_core_records(self, folder: Path, model: MixedLinear, data: TrainingSet) -> None:
         sets = (model.core.records, data.replay, model.calibrated_on)
         known = {record.digest: record for records in sets for record in records or ()}
-        looks = dict(zip(known, looks_of(known.values()), strict=True))
+        looks = dict(zip(known, looks_of(known.values(), model.core.loader.seen), strict=True))
         index = CoreIndex.of(sets[:2], model.calibrated_on, key=self.inventory.key, looks=looks)
         path = folder / "core-records.json"
         files.write_json(path, index.to_dict(), indent=None, mode=files.PRIVATE)

@@ -94,7 +94,8 @@ class Workspace:
         self = cls(path, module)
         check_folder(self.path, overwrite=overwrite)
         data = model.complete(require_training_data(model.data))
-        data = replace(data, looks=data.looks or looks_of(data.records))
+        seen = model.core.loader.seen
+        data = replace(data, looks=data.looks or looks_of(data.records, seen))
         files.make_folder(self.path, files.PUBLIC_FOLDER)
         with files.locked(self.store.paths.lock), self.inventory.ledger.held():
             check_folder(self.path, overwrite=overwrite)
@@ -225,14 +226,21 @@ class Workspace:
             tell(text)
 
     def add(
-        self, records: Records, *, allow_reingest: bool = False, progress: Progress | None = None
+        self,
+        records: Records,
+        *,
+        allow_reingest: bool = False,
+        device: str | None = None,
+        progress: Progress | None = None,
     ) -> Result:
-        """Take in new user records, under the same protocol as :meth:`forget`."""
+        """Take in new user records, under the same protocol as :meth:`forget`.
+
+        ``device`` is where what is kept of their images is computed; the request itself is the CPU's.
+        """
         with self.protocol.working():
             restored = self._check_new(records, allow_reingest)
-            model = load(self.path, module=self.inventory.module)
-            part = model.stage(Records(records, model.classes), progress=progress)
-            part = replace(part, looks=looks_of(part.records))
+            model = load(self.path, module=self.inventory.module, device=device)
+            part = model.stage(Records(records, model.classes), looks=True, progress=progress)
             return self._take_in(part, restored, progress)
 
     def merge(

@@ -416,5 +416,9 @@ def test_workers_share_the_work_and_blas_has_its_threads_back() -> None:
             assert made.shares(7, least=5) == [slice(0, 7)]
             assert made.each(lambda share: share.stop - share.start, made.shares(7)) == [3, 4]
             assert workers() is made
+            with working() as within:  # BLAS has one thread by now, and there are two workers still
+                assert within is made
+            assert workers() is made
+            assert set(threads()) == {1}
         assert threads() == before
     assert workers().count == 1

@@ -120,6 +120,18 @@ def test_kernels_at_their_own_sizes_and_extremes(kernel: Kernel, num_threads: in
     np.testing.assert_array_equal(statistics.cross(), wide.T @ targets)
 
 
+@pytest.mark.parametrize("limbs", [1, 2])
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_a_few_rows_are_taken_out_by_several_threads(num_threads: int, limbs: int) -> None:
+    """A thread a strip: three of them, and the digest of the rows that stay."""
+    rows, targets = random_rows(60, 2 * module.STRIP + 65, 3)
+    statistics = Statistics(rows.shape[1], 3, limbs=limbs)
+    statistics.add(rows, targets)
+    with threads(num_threads):
+        statistics.remove(rows[:7], targets[:7])
+    assert statistics.digest() == exact_digest(rows[7:], targets[7:], 8, 16)
+
+
 @pytest.mark.parametrize("num_rows", [1, exact_module.SMALL, exact_module.SMALL + 1, 5000])
 @pytest.mark.parametrize("bits", [2, 8, 9, 16])
 def test_no_block_can_pass_what_its_kernel_holds(bits: int, num_rows: int) -> None:

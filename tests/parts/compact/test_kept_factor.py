@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.reference import ridge_from_rows
 
 from efface import files
 from efface.parts.compact import ridge
@@ -122,6 +124,70 @@ def test_whatever_is_in_the_factor_the_weights_are_the_same(value: float | str) 
         found = solve(statistics, ridge=0.5, **SCALES, near=way)
         assert found.theta.tobytes() == want.theta.tobytes()
         assert found.proved
+
+
+def guessing(n: int = 70, k: int = 200) -> tuple[Statistics, Updated, np.ndarray, np.ndarray]:
+    """Sums after four rows went, the way there, the weights before, and the rows' errors under them."""
+    gone, (statistics, rows, targets) = 4, fitted(n, k)
+    before = solve(statistics, ridge=0.5, **SCALES).theta
+    way = kept_of(statistics, 0.5).without(rows[:gone] * SCALES["scale"], 0.5)
+    assert way is not None
+    statistics.remove(rows[:gone], targets[:gone])
+    errors = rows[:gone] * SCALES["scale"] @ before - targets[:gone] * SCALES["target_scale"]
+    return statistics, way, before, errors
+
+
+@pytest.mark.parametrize(("n", "k", "off"), [(900, 200, 2.0**-22), (70, 200, 2.0**-17)])
+def test_the_guess_is_the_solution_without_the_rows(n: int, k: int, off: float) -> None:
+    """To the rounding of the weights before; with fewer rows than features, that over 1 − vᵀ A⁻¹ v."""
+    _, way, before, errors = guessing(n, k)
+    _, rows, targets = fitted(n, k)
+    scales = SCALES["scale"], SCALES["target_scale"]
+    want = ridge_from_rows(rows[4:], targets[4:], 0.5 / (n - 4), *scales)
+    guess = way.after(before, errors).guess
+    assert guess is not None
+    assert np.linalg.norm(guess.T - want) < off * np.linalg.norm(want)
+    assert np.linalg.norm(before - want) > 2.0**-6 * np.linalg.norm(want)  # it is not for nothing
+
+
+def test_a_guess_saves_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    statistics, way, before, errors = guessing()
+    calls, real = [], Updated.solve
+
+    def counted(self: Updated, right: np.ndarray) -> np.ndarray:
+        calls.append(len(right))
+        return real(self, right) * (1 - 2.0**-10)  # so poor that there are several
+
+    monkeypatch.setattr(Updated, "solve", counted)
+    want = solve(statistics, ridge=0.5, **SCALES, near=way)
+    without = len(calls)
+    found = solve(statistics, ridge=0.5, **SCALES, near=way.after(before, errors))
+    assert 0 < len(calls) - without < without
+    assert found.theta.tobytes() == want.theta.tobytes()
+    assert found.proved
+
+
+@pytest.mark.parametrize("value", [0.0, 1e300, 1e-310, np.inf, np.nan, "before", "random"])
+def test_whatever_is_guessed_the_weights_are_the_same(value: float | str) -> None:
+    """A wrong guess is dropped: weights with noise on them are one."""
+    statistics, way, before, _ = guessing()
+    if value == "before":
+        guess = before.T.astype(np.float64)
+    elif value == "random":
+        guess = np.random.default_rng(1).normal(size=(3, 200))
+    else:
+        guess = np.full((3, 200), float(value))
+    want = solve(statistics, ridge=0.5, **SCALES)
+    found = solve(statistics, ridge=0.5, **SCALES, near=replace(way, weights=guess))
+    assert found.theta.tobytes() == want.theta.tobytes()
+    assert found.proved
+
+
+def test_nothing_is_guessed_where_the_ridge_goes_with_the_rows() -> None:
+    statistics, rows, _ = fitted(100, 80)
+    way = kept_of(statistics, 1.0).without(rows[:1] / 64, 0.99)
+    assert way is not None
+    assert way.after(np.ones((80, 3)), np.ones((1, 3))).guess is None
 
 
 def test_the_factor_of_other_sums_leads_to_the_same_weights() -> None:

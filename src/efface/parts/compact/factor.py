@@ -33,6 +33,11 @@ class Way(ABC):
     """``A⁻¹`` approximately: what corrections come from."""
 
     @property
+    def guess(self) -> Floats | None:
+        """Weights that may be near the solution, (c, k), to begin with; None: begin with 0."""
+        return None
+
+    @property
     @abstractmethod
     def precision(self) -> np.dtype[Any]:
         """float32 or float64: how much of a correction is worth keeping."""

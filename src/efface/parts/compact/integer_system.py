@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -24,7 +25,8 @@ from efface.parts.compact.expansion import Expansion, Floats
 from efface.parts.compact.statistics import Statistics
 from efface.parts.compact.workers import workers
 
-HELD_BITS = 52  # sums are kept below 2^52 u before rounding, which leaves a factor of 2 for it
+HELD_BITS = 53  # sums below 2^53 u are held
+ROOM = 1 + 2.0**-10  # what is left of that for rounding: 2^43 u, where it takes 2^42 u at most
 PART_BITS = 25  # of a rounded correction: times 26 bits of Λ it fits into float64
 LEAST_BITS = 10  # G is cut into slices if fewer bits of a correction would be left
 SLICED_BITS = 16  # and this many are left then
@@ -40,11 +42,17 @@ def powers_above(values: Floats) -> Floats:
 def largest_row_norm(statistics: Statistics) -> float:
     """``max_i ‖G_i‖_2``, rounded upwards."""
     squares = np.zeros(statistics.num_features)
-    for start, stop, strip in statistics.strips():
-        squares[start:stop] += np.einsum("ij,ij->i", strip, strip)
-        if start:
-            squares[:start] += np.einsum("ij,ij->j", strip[:, :start], strip[:, :start])
+    for start, stop, rows, columns in workers().each(_squares, statistics.strips()):
+        squares[start:stop] += rows
+        squares[:start] += columns
     return math.sqrt(float(squares.max())) * UPWARDS
+
+
+def _squares(part: tuple[int, int, Floats]) -> tuple[int, int, Floats, Floats]:
+    """Sums of squares over the rows of a strip, and over its columns left of the diagonal block."""
+    start, stop, strip = part
+    left = strip[:, :start]
+    return start, stop, np.einsum("ij,ij->i", strip, strip), np.einsum("ij,ij->j", left, left)
 
 
 def _norms(rows: Floats) -> Floats:
@@ -86,14 +94,14 @@ class IntegerSystem:
     def parts_of(self, correction: Floats, bits: float) -> list[Floats]:
         """Exact multiplicands that add up to ``correction`` (c, k) but for about ``bits`` bits.
 
-        ``height ‖z‖ < 2^52 u``, and rounding adds at most ``height √k u / 2 <= 2^41 u``.
+        ``ROOM height ‖z‖ < 2^53 u``, and rounding adds at most ``height √k u / 2 <= 2^42 u``.
         """
         parts: list[Floats] = []
         left, gained = correction, 0.0
         while gained < bits:
             largest = np.maximum(left.max(1), -left.min(1))
             norms = largest * _norms(left / np.where(largest > 0, largest, 1.0)[:, None])
-            sums = powers_above(self.height * norms * UPWARDS) / 2.0**HELD_BITS
+            sums = powers_above(self.height * norms * UPWARDS * ROOM) / 2.0**HELD_BITS
             unit = np.maximum(sums, powers_above(largest) / 2.0**PART_BITS)[:, None]
             part = np.rint(left / unit)
             part *= unit
@@ -113,28 +121,28 @@ class IntegerSystem:
     def _products(self, weights: Floats) -> list[Floats]:
         """Arrays that add up to ``weights @ G``, (m, k), each an exact product; G is read once.
 
-        Every worker adds up the strips that it is given. Sums of these are sums of terms of the whole,
-        so they are exact as well.
+        Every worker takes the next strip when it is done with one. Sums over some strips are sums of terms of
+        the whole, so they are exact as well.
         """
-        strips = list(self.statistics.limb_strips())
-        count = workers().count
-        shares = [strips[i::count] for i in range(count)]
-        found = workers().each(lambda share: self._product(weights, share), shares)
-        return [sum(parts[1:], parts[0]) for parts in zip(*filter(None, found), strict=True)]
-
-    def _product(
-        self, weights: Floats, strips: list[tuple[int, int, tuple[Floats, ...]]]
-    ) -> list[Floats]:
+        strips = list(self.statistics.limb_strips())[::-1]  # the longest first
         totals: list[Floats] = []
-        for start, stop, limbs in strips:
-            for i, strip in enumerate(self._slices(limbs)):
+        for start, stop, found in workers().each(partial(self._product, weights), strips):
+            for i, (own, before) in enumerate(found):
                 if i == len(totals):
                     totals.append(np.zeros_like(weights))
-                total = totals[i]
-                total[:, start:stop] += weights[:, :stop] @ strip.T
-                if start:
-                    total[:, :start] += weights[:, start:stop] @ strip[:, :start]
+                totals[i][:, start:stop] += own
+                totals[i][:, :start] += before
         return totals
+
+    def _product(
+        self, weights: Floats, part: tuple[int, int, tuple[Floats, ...]]
+    ) -> tuple[int, int, list[tuple[Floats, Floats]]]:
+        """What rows start:stop of G, and the same columns above them, have to say: of each slice, for the
+        features from ``start`` to ``stop``, and for those before."""
+        start, stop, limbs = part
+        upper, here = weights[:, :stop], weights[:, start:stop]
+        found = [(upper @ strip.T, here @ strip[:, :start]) for strip in self._slices(limbs)]
+        return start, stop, found
 
     def _slices(self, limbs: tuple[Floats, ...]) -> Iterator[Floats]:
         """The strip itself, or what adds up to it: multiples of a power of two, below 2^width of it.

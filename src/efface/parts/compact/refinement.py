@@ -28,11 +28,14 @@ NORM_UPWARDS = 1 + 2.0**-30  # above the rounding of a sum of k < 2^20 squares, 
 # What a step must leave at most of a residual, and how many bits of a correction are worth keeping.
 SLOWEST = {SINGLE: 2.0**-3, DOUBLE: 0.5}
 BITS = {SINGLE: 20, DOUBLE: 40}
-LIKELY_BITS = 50  # below 2^-46 of the largest weight bounds leave few of 10^5 weights in doubt
+LIKELY_BITS = (
+    50  # bounds below 2^-50 of the largest weight leave hardly one of 10^5 weights in doubt
+)
 HOPELESS = 2.0**-30  # bounds above this part of the largest weight decide nothing
 # A relative residual that decides everything but ties. Refinement ends there, so that with scales and λ
 # within RANGE no product comes near the underflow of float64.
 TIE = 2.0**-128
+NEAR = 2.0**-8  # of the residual of no weights: a guess that leaves more is none
 RANGE = (2.0**-400, 2.0**400)
 
 
@@ -104,6 +107,14 @@ class Refinement:
         outcome = Refined(np.zeros(shape, np.float32), norm, norm.copy(), norm.copy(), nothing)
         return self._note(columns, outcome), outcome
 
+    def from_guess(self, columns: Columns, theta: Floats) -> Columns:
+        """``Z = S Θ T⁻¹`` of a guess (c, k), rounded to one exact multiplicand; from where they were, if that
+        is not near. Weights that are proved do not depend on where they began."""
+        with np.errstate(all="ignore"):
+            guess = theta[columns.index] * (self.scale / self.target_scale[columns.index, None])
+            begun = self._corrected(columns, guess, 1)
+        return begun if (begun.norm <= NEAR * columns.norm).all() else columns
+
     def run(self, columns: Columns, outcome: Refined, way: Way) -> Columns:
         """Refine by this way and note what is done; returns the outputs that are not.
 
@@ -143,19 +154,26 @@ class Refinement:
 
     def _closer(self, columns: Columns, way: Way) -> Columns:
         """A step with as few bits as are likely to do; with all of them if that was too few."""
-        likely = self._likely_bits(columns)
-        if likely < BITS[way.precision]:
-            closer = self.step(columns, way, likely)
+        correction, most = self._correction(columns, way), BITS[way.precision]
+        likely = self._likely_bits(columns, correction)
+        if likely < most:
+            closer = self._corrected(columns, correction, likely)
             if (closer.norm <= 2.0**-8 * columns.norm).all():
                 return closer
-        return self.step(columns, way, BITS[way.precision])
+        return self._corrected(columns, correction, most)
 
     def step(self, columns: Columns, way: Way, bits: float) -> Columns:
         """``Z ← Z + A⁻¹ r``, the correction rounded to what makes the next residual exact."""
+        return self._corrected(columns, self._correction(columns, way), bits)
+
+    def _correction(self, columns: Columns, way: Way) -> Floats:
+        """``A⁻¹ r`` in the units of Z, about."""
         targets = self.target_scale[columns.index, None]
         left = columns.residual.value() * (self.scale * targets)
-        theta = way.solve(left)
-        parts = self.system.parts_of(theta * (self.scale / targets), bits)
+        return way.solve(left) * (self.scale / targets)
+
+    def _corrected(self, columns: Columns, correction: Floats, bits: float) -> Columns:
+        parts = self.system.parts_of(correction, bits)
         residual = self.system.residual_after(columns.residual, parts)
         return replace(
             columns,
@@ -164,23 +182,27 @@ class Refinement:
             norm=self._norms(residual, columns.index),
         )
 
-    def _likely_bits(self, columns: Columns) -> float:
+    def _likely_bits(self, columns: Columns, correction: Floats) -> float:
         """How many bits of a correction will decide all that is left.
 
-        What is rounded off a correction comes back in the residual as large as rows of A, and a bound takes a
-        residual over λ: so many more bits are needed than there are in a bound.
+        What is rounded off, e with entries up to u/2, comes back in the residual as ``(G + Λ) e``, of about
+        ``√(k/12) u`` times a row of that, and a bound takes a residual over λ: so much smaller than the
+        least bound that decides must u be.
         """
         largest = np.abs(self.theta(columns).parts[0]).max(1)
         if self.ridge is None or not largest.all():
             return math.inf
-        bound = float(np.max(self.bound(columns) / largest))
-        return max(math.log2(bound) + LIKELY_BITS, 1.0) + self._stiffness if bound > 0 else 1.0
+        moved = np.abs(correction).max(1) * self.target_scale[columns.index]
+        share = float(np.max(moved / largest)) / float(np.max(self.scale))
+        if not 0 < share < math.inf:
+            return math.inf
+        return max(math.log2(share) + LIKELY_BITS + self._stiffness, 1.0)
 
     @cached_property
     def _stiffness(self) -> float:
-        """log₂ of the largest row of A over λ, about; 0 if λ is larger."""
+        """log₂ of ``√(k/12)`` times the largest row of A over λ, about; 0 if that is less than 1."""
         assert self.ridge is not None
-        row = self.system.height * float(np.max(self.scale)) ** 2
+        row = self.system.height * float(np.max(self.scale)) ** 2 * math.sqrt(len(self.scale) / 12)
         return max(math.log2(row / self.ridge), 0.0) if row > 0 else 0.0
 
     def decide(

@@ -169,6 +169,8 @@ class _System:
         if self.statistics.num_rows == 0:
             return self._solution(outcome, ridge, RidgeStatus.EMPTY)
         if near is not None and refinement.ridge is not None:
+            if near.guess is not None:
+                columns = refinement.from_guess(columns, near.guess)
             columns = refinement.run(columns, outcome, near)
             if not len(columns.index):
                 return self._solution(outcome, ridge, self._status(outcome, tolerance))

@@ -20,6 +20,7 @@ from efface.errors import EffaceError, FormatError, RequestError
 from efface.parts.compact.exact import (
     BLOCK_ROWS,
     ENTRY_LIMIT,
+    SMALL,
     ExactArray,
     Floats,
     Kernel,
@@ -308,12 +309,23 @@ class Statistics:
         columns = np.array(rows.T, dtype=kernel.value, order=order)  # (k, b)
         residuals = np.array(targets, dtype=np.float64)  # (b, c)
         total = np.zeros(len(rows))  # sum of the features so far, (b,)
-        for (start, stop), strip in zip(self._spans(), self._gram, strict=True):
-            left, wide = columns[start:stop], columns[start:stop].astype(np.float64)
-            total += wide.sum(0)
-            row_sums = wide @ total if kernel is Kernel.INT8 else None
+        parts = list(zip(self._spans(), self._gram, strict=True))
+
+        def update(part: tuple[tuple[int, int], ExactArray]) -> None:
+            (start, stop), strip = part
+            left, wide, row_sums = columns[start:stop], columns[start:stop].astype(np.float64), None
+            if kernel is Kernel.INT8:
+                np.add(total, wide.sum(0), out=total)
+                row_sums = wide @ total
             strip.add_product(left, columns[:stop].T, sign, row_sums)
             self._cross[start:stop].add_product(wide, residuals, sign)
+
+        if len(rows) > SMALL:  # kernels have threads of their own, and int8's wants strips in order
+            for part in parts:
+                update(part)
+            return
+        with working() as several:
+            several.each(update, parts[::-1])  # the longest first
 
     @contextmanager
     def _changing(self) -> Iterator[None]:

@@ -37,6 +37,7 @@ from efface.parts.compact.spooled_rows import SpooledRows
 from efface.parts.compact.statistics import Statistics
 from efface.parts.compact.stored_rows import StoredRows
 from efface.parts.compact.sums_file import read_sums, write_sums
+from efface.parts.compact.updated import Updated
 from efface.parts.compact.workers import working
 from efface.parts.part import Change, Forgetter
 from efface.parts.training_set import TrainingSet
@@ -163,10 +164,21 @@ class Summed(Forgetter):
         ridge, way = self._ridge_for(statistics.num_rows), None
         with working():
             if kept is not None and len(some) == len(pieces):
-                way = kept.without(Rows.joined(some).features * quantiser.scale, ridge)
+                way = self._updated(kept, Rows.joined(some), ridge)
             if way is None and left is not None:
                 return RowWay.of(left, quantiser.scale, ridge, statistics.num_rows)
             return way
+
+    def _updated(self, kept: KeptFactor, gone: Rows, ridge: float) -> Updated | None:
+        """By the kept factor, from the weights as they were; these may have noise on them: a guess need not
+        be right."""
+        assert self.quantiser is not None
+        features = gone.features * self.quantiser.scale
+        way = kept.without(features, ridge)
+        if way is None or self.theta is None:
+            return way
+        targets = gone.targets * self.target_quantiser.scale
+        return way.after(self.theta, features @ self.theta - targets)
 
     def _ridge_for(self, num_rows: int) -> float:
         """λ."""

@@ -53,7 +53,13 @@ def workers() -> Workers:
 
 @contextmanager
 def working() -> Iterator[Workers]:
-    """As many workers as BLAS has threads now, and BLAS with one until the end."""
+    """As many workers as BLAS has threads now, and BLAS with one until the end.
+
+    Within another, its workers.
+    """
+    if workers().pool is not None:  # BLAS has one thread then, which says nothing of the machine
+        yield workers()
+        return
     controller = ThreadpoolController().select(user_api="blas")
     count = max((library["num_threads"] for library in controller.info()), default=1)
     with controller.limit(limits=1):
