@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError
 
 from efface import files
+from efface.environment import environment
 from efface.errors import EffaceError, Interrupted, RequestError
 from efface.guarantee.certificates import Certificate
 from efface.model.request import Request
@@ -150,12 +152,16 @@ class RequestProtocol:
     ) -> tuple[MixedLinear | KeptModel, Certificate | None]:
         if intent.action is Action.FORGET:
             assert intent.request is not None
-            kept = self.store.kept_model()
             # Whether the user part alone was agreed to was checked when the request came.
             options: dict[str, Any] = {"user_part_only": True, "progress": progress}
             if intent.procedure is not None:  # parts with one way to forget are asked without
                 options["procedure"] = intent.procedure
-            return kept, kept.carry_out(intent.request, intent.guarantee, **options)
+            with ThreadPoolExecutor(
+                1
+            ) as beside:  # the certificate will ask for it: found meanwhile
+                beside.submit(environment, integer=True)
+                kept = self.store.kept_model()
+                return kept, kept.carry_out(intent.request, intent.guarantee, **options)
         part = self.store.staged()
         if intent.action.is_partners:
             kept = self.store.kept_model()
