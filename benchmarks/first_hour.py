@@ -87,8 +87,8 @@ class Clock:
         return came
 
 
-def fresh_environment(folder: Path) -> Clock:
-    """The wheel, and nothing else of this checkout."""
+def fresh_environment(folder: Path, dependencies: Path | None) -> Clock:
+    """The wheel, and nothing else of this checkout; its dependencies from the index, or from elsewhere."""
     source, clock = folder / "source", Clock(folder / "venv" / "bin")
     source.mkdir()
     for name in NEEDED:
@@ -99,7 +99,12 @@ def fresh_environment(folder: Path) -> Clock:
     clock.must(part, *pip, "wheel", "--no-deps", "-w", folder / "dist", source)
     shutil.rmtree(source)
     (wheel,) = (folder / "dist").glob("*.whl")
-    clock.must(part, *pip, "install", "-c", ROOT / "constraints.txt", f"{wheel}[hf]")
+    if dependencies is None:
+        clock.must(part, *pip, "install", "-c", ROOT / "constraints.txt", f"{wheel}[hf]")
+    else:
+        clock.must(part, *pip, "install", "--no-deps", wheel)
+        (packages,) = (folder / "venv").glob("lib/*/site-packages")
+        (packages / "dependencies.pth").write_text(f"{dependencies}\n")
     return clock
 
 
@@ -190,6 +195,8 @@ def main() -> None:
     parser.add_argument("--network", type=Path)
     parser.add_argument("--photos", type=Path)
     parser.add_argument("--note", help="What else was running, for the JSON.")
+    parser.add_argument("--dependencies", type=Path, help="A site-packages that has them already.")
+    parser.add_argument("--skip-tutorial", action="store_true", help="Only the README.")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     network = None if args.network is None else args.network.resolve()
@@ -197,8 +204,8 @@ def main() -> None:
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        clock = fresh_environment(folder)
-        for part in ("tutorial", "readme"):
+        clock = fresh_environment(folder, args.dependencies)
+        for part in ("readme",) if args.skip_tutorial else ("tutorial", "readme"):
             (folder / part).mkdir()
             with chdir(folder / part):
                 if part == "tutorial":
