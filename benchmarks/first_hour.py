@@ -1,18 +1,21 @@
 """The first hour: the tutorial and the README, line by line, in an empty environment made from the wheel.
 
-    python benchmarks/first_hour.py [--network FOLDER] [--out FILE]
+    python benchmarks/first_hour.py [--network FOLDER] [--photos FOLDER] [--note TEXT] [--out FILE]
 
 Builds the wheel, installs it with the extra ``hf`` into a fresh environment, and does there what
 ``docs/tutorial.md`` says and then every command line of the README's section on one's own photos, on the
 photos that the tutorial draws. Every line must do what the page says (``transcript.py``); both end in a
 receipt that is verified. Then a scikit-learn script does the same without guarantees, on features of the same
-network. Seconds of each step go into the JSON. ``--network`` is a folder with a ResNet for the README;
-without one a tiny ResNet with random weights takes its place, which knows nothing but takes every step.
+network. Seconds of each step go into the JSON. ``--network`` is a folder with a ResNet for the README (its
+files are linked, not copied); without one a tiny ResNet with random weights takes its place, which knows
+nothing but takes every step. ``--photos`` is a folder with a ``metadata.csv`` in which there are people
+``u17`` and ``u18`` (``owned_photos.py`` makes one), instead of the tutorial's.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import os
 import shutil
@@ -84,8 +87,8 @@ class Clock:
         return came
 
 
-def fresh_environment(folder: Path) -> Clock:
-    """The wheel, and nothing else of this checkout."""
+def fresh_environment(folder: Path, dependencies: Path | None) -> Clock:
+    """The wheel, and nothing else of this checkout; its dependencies from the index, or from elsewhere."""
     source, clock = folder / "source", Clock(folder / "venv" / "bin")
     source.mkdir()
     for name in NEEDED:
@@ -96,7 +99,12 @@ def fresh_environment(folder: Path) -> Clock:
     clock.must(part, *pip, "wheel", "--no-deps", "-w", folder / "dist", source)
     shutil.rmtree(source)
     (wheel,) = (folder / "dist").glob("*.whl")
-    clock.must(part, *pip, "install", "-c", ROOT / "constraints.txt", f"{wheel}[hf]")
+    if dependencies is None:
+        clock.must(part, *pip, "install", "-c", ROOT / "constraints.txt", f"{wheel}[hf]")
+    else:
+        clock.must(part, *pip, "install", "--no-deps", wheel)
+        (packages,) = (folder / "venv").glob("lib/*/site-packages")
+        (packages / "dependencies.pth").write_text(f"{dependencies}\n")
     return clock
 
 
@@ -108,24 +116,39 @@ def tutorial(clock: Clock) -> None:
     follow(TUTORIAL, lambda command: clock.run("tutorial", command), script)
 
 
-def readme(clock: Clock, network: Path | None) -> None:
-    """On the tutorial's photos; the lines are those that begin with ``efface``."""
-    scripts = [step for step in _steps(TUTORIAL) if isinstance(step, Script)]
-    Path("draw.py").write_text(scripts[0].text, encoding="utf-8")
-    clock.must("setting", "python", "draw.py")
+def readme(clock: Clock, network: Path | None, photos: Path | None) -> None:
+    """The lines are those that begin with ``efface``; photos and network get the names they have there."""
+    if photos is None:
+        scripts = [step for step in _steps(TUTORIAL) if isinstance(step, Script)]
+        Path("draw.py").write_text(scripts[0].text, encoding="utf-8")
+        clock.must("setting", "python", "draw.py")
+    else:
+        Path("photos").symlink_to(photos)
     if network is None:
         clock.must("setting", "python", "-c", TINY, "my-resnet50")
     else:
-        shutil.copytree(network, "my-resnet50", copy_function=shutil.copyfile)
-        Path("my-resnet50").chmod(0o755)
-        prepared = Path("my-resnet50/preprocessor_config.json")
-        if not prepared.exists():
-            prepared.write_text(json.dumps(IMAGENET))
-    reencode = "from PIL import Image; Image.open('photos/u05-0.png').save('holiday.jpg')"
+        _link(network, Path("my-resnet50"))
+    picture = next(row["file_name"] for row in _listed() if row["owner"] == "u05")
+    reencode = f"from PIL import Image; Image.open('photos/{picture}').save('holiday.jpg')"
     clock.must("setting", "python", "-c", reencode)
     for step in _steps(README):
         if isinstance(step, Command):
             clock.must("readme", *step.words)
+
+
+def _link(network: Path, to: Path) -> None:
+    to.mkdir()
+    for path in network.iterdir():
+        (to / path.name).symlink_to(path)
+    prepared = to / "preprocessor_config.json"
+    if not prepared.exists():
+        prepared.write_text(json.dumps(IMAGENET))
+
+
+def _listed() -> list[dict[str, str]]:
+    """The rows of ``photos/metadata.csv``."""
+    with Path("photos/metadata.csv").open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
 
 
 def plain(clock: Clock) -> None:
@@ -170,27 +193,41 @@ def summary(timed: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--network", type=Path)
+    parser.add_argument("--photos", type=Path)
+    parser.add_argument("--note", help="What else was running, for the JSON.")
+    parser.add_argument("--dependencies", type=Path, help="A site-packages that has them already.")
+    parser.add_argument("--skip-tutorial", action="store_true", help="Only the README.")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     network = None if args.network is None else args.network.resolve()
+    photos = None if args.photos is None else args.photos.resolve()
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        clock = fresh_environment(folder)
-        for part in ("tutorial", "readme"):
+        clock = fresh_environment(folder, args.dependencies)
+        for part in ("readme",) if args.skip_tutorial else ("tutorial", "readme"):
             (folder / part).mkdir()
             with chdir(folder / part):
                 if part == "tutorial":
                     tutorial(clock)
                 else:
-                    readme(clock, network)
+                    readme(clock, network, photos)
+                    rows = _listed()
                     plain(clock)
         versions = clock.must("setting", "efface", "--version").output.strip()
     values = {
         "efface": versions,
         "network": "a tiny ResNet with random weights" if network is None else network.name,
+        "photos": {
+            "train": sum(row["split"] != "test" for row in rows),
+            "test": sum(row["split"] == "test" for row in rows),
+            "people": len({row["owner"] for row in rows if row["split"] != "test"}),
+            "classes": len({row["label"] for row in rows}),
+        },
         "cpus": os.cpu_count(),
         "load_before": round(load, 1),
+        "load_after": round(os.getloadavg()[0], 1),
+        **({} if args.note is None else {"note": args.note}),
         **summary(clock.timed),
         "steps": {part: _shown(ts, folder) for part, ts in clock.timed.items()},
     }

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import importlib.metadata
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -129,6 +131,66 @@ def test_benchmarks_are_drawn_and_a_guard_that_is_not_kept_is_said(tmp_path: Pat
 
 def test_the_costs_are_what_the_results_say() -> None:
     run("benchmarks/cost_model.py", "--check")
+
+
+def test_the_table_of_deletions_is_what_the_results_say() -> None:
+    run("benchmarks/deletion_table.py", "--check")
+
+
+def test_every_benchmark_is_listed_and_those_that_make_bench_runs_are_marked() -> None:
+    page = (ROOT / "benchmarks/README.md").read_text(encoding="utf-8")
+    rows = page.partition("| script | question |")[2].partition("\n\n")[0].splitlines()
+    first = [row.split("|")[1] for row in rows if "`" in row]
+    marked = {name for cell in first if "*" in cell for name in re.findall(r"`(\w+\.py)`", cell)}
+    code = "import run; print(*(script for script, _ in {**run.QUICK, **run.FULL}.values()))"
+    command = [sys.executable, "-c", code]
+    ran = subprocess.run(command, cwd=ROOT / "benchmarks", capture_output=True, text=True)
+    assert marked == set(ran.stdout.split())
+    named = set(re.findall(r"`(\w+\.py)`", page))
+    helpers = {"growth.py", "transcript.py"}  # what others import, and nobody runs
+    assert {path.name for path in (ROOT / "benchmarks").glob("*.py")} - named == helpers
+
+
+def test_the_shell_is_timed_from_outside(tmp_path: Path) -> None:
+    words = ("--images", 60, "--features", 40, "--classes", 3, "--requests", 2)
+    values = json.loads(run("benchmarks/shell.py", *words))
+    assert len(values["seconds"]) == 2
+    assert values["least_seconds"] <= values["median_seconds"] <= values["most_seconds"]
+    assert 0 < values["median_of_the_request"] < values["median_seconds"]
+
+
+def test_the_seconds_from_the_shell_are_those_that_were_measured() -> None:
+    text = (ROOT / "benchmarks/results/shell.json").read_text(encoding="utf-8")
+    values = json.loads(text)
+    said = (
+        f"takes {values['median_seconds']:.2f} s",
+        f"median of {values['setting']['requests']}, "
+        f"{values['least_seconds']:.2f} to {values['most_seconds']:.2f}",
+    )
+    for page in ("README.md", "benchmarks/README.md"):
+        shown = " ".join((ROOT / page).read_text(encoding="utf-8").split())
+        assert [words for words in said if words not in shown] == []
+
+
+def test_photos_get_owners_that_are_drawn(tmp_path: Path) -> None:
+    for split, count in (("train", 6), ("test", 3)):
+        for label in "abc":
+            folder = tmp_path / "source" / split / label
+            folder.mkdir(parents=True)
+            for i in range(count):
+                (folder / f"{i}.JPG").write_bytes(f"{split} {label} {i}".encode())
+    words = ("--classes", 2, "--train", 9, "--test", 4, "--people", 3)
+    for name in ("one", "two"):
+        run("benchmarks/owned_photos.py", tmp_path / "source", tmp_path / name, *words)
+    listed = (tmp_path / "one/metadata.csv").read_text()
+    assert listed == (tmp_path / "two/metadata.csv").read_text()
+    rows = list(csv.DictReader(listed.splitlines()))
+    assert {row["label"] for row in rows} == {"a", "b"}
+    assert {row["owner"] for row in rows if row["split"] == "train"} <= {"u00", "u01", "u02"}
+    assert [row["split"] for row in rows].count("test") == 4
+    for row in rows:
+        content = (tmp_path / "one" / row["file_name"]).read_text()
+        assert content.startswith(f"{row['split']} {row['label']}")
 
 
 def test_differencing_names_the_deleted_image_and_noise_hides_it(tmp_path: Path) -> None:

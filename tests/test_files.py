@@ -1,17 +1,21 @@
-"""Locks that hold between processes and end with them, and a package that needs no POSIX."""
+"""Locks that hold between processes and end with them, arrays in files, and a package that needs no POSIX."""
 
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
+from hashlib import sha256
 from pathlib import Path
 
+import numpy as np
 import pytest
+import safetensors.numpy
 
 import efface
-from efface.errors import EffaceError
-from efface.files import locked, write_bytes
+from efface.errors import EffaceError, FormatError
+from efface.files import hashing, locked, read_arrays, write_arrays, write_bytes
 
 SOURCES = sorted(Path(efface.__file__).parent.rglob("*.py"))
 POSIX_MODULES = {"fcntl", "grp", "pwd", "pty", "resource", "termios", "tty"}
@@ -70,6 +74,72 @@ def test_bytes_are_written_as_they_are(tmp_path: Path) -> None:
     """Windows opens files as text unless told otherwise."""
     write_bytes(tmp_path / "file", b"a\nb\r\n\x1a\n")
     assert (tmp_path / "file").read_bytes() == b"a\nb\r\n\x1a\n"
+
+
+ARRAYS = {
+    "whole": np.arange(-6, 6, dtype=np.int64).reshape(2, 2, 3),
+    "bigger first": np.arange(5, dtype=">f4"),
+    "a b": np.ones((2, 3), bool),
+    'é\n"': np.zeros((3, 0), np.uint8),
+    "one": np.array(2.5),
+    "columns": np.arange(6, dtype=np.int16).reshape(2, 3).T,
+    **{
+        kind: np.arange(3).astype(kind) for kind in ("u1", "i1", "u2", "f2", "u4", "i4", "f8", "u8")
+    },
+}
+
+
+@pytest.mark.parametrize("names", [(), ("one",), ("columns", "whole"), tuple(ARRAYS)], ids=len)
+def test_arrays_are_written_as_safetensors_writes_them(
+    tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    """The same bytes, and read again by either."""
+    arrays = {name: ARRAYS[name] for name in names}
+    plain = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    safetensors.numpy.save_file(plain, tmp_path / "theirs")
+    write_arrays(tmp_path / "ours", arrays)
+    assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
+    found, theirs = read_arrays(tmp_path / "ours"), safetensors.numpy.load_file(tmp_path / "ours")
+    assert set(found) == set(theirs) == set(names)
+    for name, array in arrays.items():
+        assert found[name].dtype == theirs[name].dtype == array.dtype.newbyteorder("<")
+        np.testing.assert_array_equal(found[name], array)
+        assert found[name].shape == array.shape
+        assert found[name].flags.writeable
+        assert found[name].flags.aligned
+
+
+def test_arrays_cut_short_are_an_error_that_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "arrays.safetensors"
+    write_arrays(path, ARRAYS)
+    whole = path.read_bytes()
+    for size in (0, 4, 8, 60, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        with pytest.raises(FormatError, match=r"arrays\.safetensors is not a safetensors file"):
+            read_arrays(path)
+    path.write_bytes(whole + b"more")
+    with pytest.raises(FormatError, match=r"arrays\.safetensors is not a safetensors file"):
+        read_arrays(path)
+
+
+def test_large_files_are_hashed_while_they_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they are hashed to is what lies there; small ones are not, nor those of other times."""
+    arrays = {"large": np.arange(1 << 18), "small": np.arange(3)}
+    write_arrays(tmp_path / "before", arrays)
+    with hashing() as known:
+        write_arrays(tmp_path / "one", arrays)
+        write_bytes(tmp_path / "two", bytes(range(256)) * 4096)
+        write_bytes(tmp_path / "little", b"little")
+        monkeypatch.setattr(os, "replace", lambda a, b: os.rename(tmp_path / "nothing", b))
+        with pytest.raises(FileNotFoundError):
+            write_arrays(tmp_path / "lost", arrays)
+        monkeypatch.undo()
+    write_arrays(tmp_path / "after", arrays)
+    read = {path: sha256(path.read_bytes()).hexdigest() for path in known}
+    assert known == read
+    assert set(known) == {tmp_path / "one", tmp_path / "two"}
 
 
 def posix_only(tree: ast.AST) -> list[str]:

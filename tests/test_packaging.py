@@ -15,20 +15,24 @@ from tests.test_house import FLOORS
 import efface
 from efface.version import VERSION
 
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT, TOOLS = PYPROJECT["project"], PYPROJECT["tool"]
 SITE = yaml.load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
 WORKFLOW = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8"))
 
 
 def test_the_version_is_written_in_one_place() -> None:
-    """pyproject.toml has it, the package reads it, the citation and the changelog speak of the same."""
-    assert PROJECT["version"] == version("efface") == VERSION == efface.__version__
+    """The package has it, pyproject.toml takes it, the citation and the changelog speak of the same."""
+    assert TOOLS["setuptools"]["dynamic"]["version"] == {"attr": "efface.version.VERSION"}
+    assert "version" not in PROJECT
+    assert version("efface") == VERSION == efface.__version__
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert citation["version"] == VERSION
     assert f"## {VERSION}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     literal = re.compile(rf"[\"']{re.escape(VERSION)}[\"']")
     sources = (ROOT / "src" / "efface").rglob("*.py")
-    assert [p.name for p in sources if literal.search(p.read_text(encoding="utf-8"))] == []
+    found = [p.name for p in sources if literal.search(p.read_text(encoding="utf-8"))]
+    assert found == ["version.py"]
 
 
 def leaves(nav: Any) -> list[str]:
@@ -100,8 +104,11 @@ def test_the_demos_environment_runs_what_the_readme_shows_next() -> None:
     recipe = (ROOT / "Makefile").read_text(encoding="utf-8").partition("$(VENV)/.base:")[2]
     (extras,) = re.findall(r'-e "\.\[([\w,]+)\]"', recipe.partition("touch")[0])
     shown = (ROOT / "README.md").read_text(encoding="utf-8").partition("## On your own photos")[2]
-    assert "hf:" in shown.partition("```\n\n")[0]
+    shown = shown.partition("```\n\n")[0]
+    assert "hf:" in shown
     assert {"hf", "parquet"} <= set(extras.split(","))
+    lines = [line.partition("#")[0] for line in shown.splitlines()]
+    assert not any("--onnx" in line for line in lines) or "onnx" in extras.split(",")
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ Each command is a function in its own file of ``efface.commands``. Exit codes ar
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import importlib
@@ -20,6 +21,7 @@ from typer.core import TyperGroup
 
 from efface.commands import REGISTRY
 from efface.commands.output import fail
+from efface.commands.words import TakesWords, taking_words
 from efface.errors import EffaceError, Interrupted
 from efface.version import VERSION
 
@@ -29,8 +31,11 @@ was published · 4 a ledger or digest does not check · 130 interrupted. EFFACE_
 
 Start with: [bold]efface demo[/bold]"""
 
+# Commands after which nothing is left to do: what they wrote is on disk, and they leave no thread behind.
+AT_ONCE = ("forget",)
 
-class Program(TyperGroup):
+
+class Program(TakesWords, TyperGroup):
     """The commands; where JSON is asked for, words that are no options are an error in JSON, too."""
 
     def invoke(self, ctx: Any) -> Any:
@@ -136,7 +141,9 @@ def build(names: Sequence[str] = REGISTRY) -> typer.Typer:
         if hasattr(module, "MEMBERS"):
             app.add_typer(_group(module), name=name)
             continue
-        app.command(name.replace("_", "-"), epilog=module.EXAMPLES)(guarded(getattr(module, name)))
+        command = getattr(module, name)
+        shown, kind = name.replace("_", "-"), taking_words(command)
+        app.command(shown, cls=kind, epilog=module.EXAMPLES)(guarded(command))
     return app
 
 
@@ -150,7 +157,8 @@ def _group(module: ModuleType) -> typer.Typer:
         rich_markup_mode="rich",
     )
     for name, member in module.MEMBERS.items():
-        group.command(name, epilog=module.EXAMPLES)(guarded(member))
+        kind = taking_words(member)
+        group.command(name, cls=kind, epilog=module.EXAMPLES)(guarded(member))
     return group
 
 
@@ -169,4 +177,17 @@ def _whole() -> typer.Typer:
 def main() -> None:
     """The ``efface`` program. Of a command that is named first no others are loaded."""
     first = sys.argv[1].replace("-", "_") if len(sys.argv) > 1 else ""
-    build([first] if first in REGISTRY else REGISTRY)()
+    try:
+        build([first] if first in REGISTRY else REGISTRY)()
+    except SystemExit as ended:
+        if first in AT_ONCE and isinstance(ended.code, int):
+            _leave(ended.code)
+        raise
+
+
+def _leave(code: int) -> None:
+    """End here and now: taking a Python program apart takes longer than many a thing that it did."""
+    with contextlib.suppress(OSError, ValueError):  # a closed pipe is told of in the usual way
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)

@@ -7,15 +7,19 @@ the folder the workspace was made in.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import ContextVar
+from io import FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import safetensors.numpy
+import safetensors
 from filelock import lock_descriptor
 from safetensors import SafetensorError
 
@@ -32,6 +36,14 @@ PRIVATE_FOLDER, PUBLIC_FOLDER = 0o700, 0o755
 UNFIT = (
     *(KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError, RuntimeError),
 )
+Buffer: TypeAlias = bytes | memoryview
+# What safetensors calls the types of arrays that we write, and in which order of them it writes.
+KINDS = {
+    **{"BOOL": "?", "U8": "u1", "I8": "i1", "I16": "<i2", "U16": "<u2", "F16": "<f2"},
+    **{"I32": "<i4", "U32": "<u4", "F32": "<f4", "F64": "<f8", "I64": "<i8", "U64": "<u8"},
+}
+_hashed: ContextVar[dict[Path, str] | None] = ContextVar("hashed", default=None)
+LARGE = 1 << 20  # bytes: what is smaller is hashed faster than a thread is made
 LARGEST_JSON = 1 << 30  # bytes; 100,000 records take 20 MB
 
 
@@ -55,19 +67,48 @@ def write_bytes(path: Path, data: bytes, mode: int | None = None) -> None:
 
     ``mode`` is that of the folder if it is not given.
     """
+    _write_pieces(path, (data,), mode)
+
+
+@contextmanager
+def hashing() -> Iterator[dict[Path, str]]:
+    """SHA-256 of the large files that are written within, hashed while the disk takes them: nobody need read
+    them again for it. Of others nothing is said."""
+    known: dict[Path, str] = {}
+    token = _hashed.set(known)
+    try:
+        yield known
+    finally:
+        _hashed.reset(token)
+
+
+def _write_pieces(path: Path, pieces: Sequence[Buffer], mode: int | None = None) -> None:
     make_folder(path.parent)
     temporary = path.with_name(path.name + ".tmp")
     temporary.unlink(missing_ok=True)  # never through a link that lies there
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, PRIVATE)
-    try:
-        set_mode(handle, mode_in(path.parent) if mode is None else mode)
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(handle, rest) :]
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    with ThreadPoolExecutor(1) as beside:
+        known, large = _hashed.get(), sum(map(len, pieces)) >= LARGE
+        digest = beside.submit(_digest, pieces) if large and known is not None else None
+        try:
+            set_mode(handle, mode_in(path.parent) if mode is None else mode)
+            for piece in pieces:
+                rest = memoryview(piece)
+                while rest:
+                    rest = rest[os.write(handle, rest) :]
+            os.fsync(handle)
+        finally:
+            os.close(handle)
     os.replace(temporary, path)
+    if known is not None and digest is not None:
+        known[path] = digest.result()
+
+
+def _digest(pieces: Iterable[Buffer]) -> str:
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(piece)
+    return digest.hexdigest()
 
 
 def set_mode(handle: int, mode: int) -> None:
@@ -134,9 +175,24 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """:func:`write_tensors` of numpy's arrays: the same bytes, and torch is not loaded for it."""
-    plain = {name: np.asarray(array, order="C") for name, array in arrays.items()}
-    _write_beside(path, lambda temporary: safetensors.numpy.save_file(plain, temporary))
+    """:func:`write_tensors` of numpy's arrays: the same bytes, from where they are, without torch."""
+    kinds = {np.dtype(kind): (place, name) for place, (name, kind) in enumerate(KINDS.items())}
+    plain = {n: np.asarray(a, a.dtype.newbyteorder("<"), order="C") for n, a in arrays.items()}
+    order = sorted(plain, key=lambda name: (-kinds[plain[name].dtype][0], name.encode()))
+    listed: dict[str, Any] = {}
+    end = 0
+    for name in order:
+        start, end = end, end + plain[name].nbytes
+        kind, shape = kinds[plain[name].dtype][1], list(plain[name].shape)
+        listed[name] = {"dtype": kind, "shape": shape, "data_offsets": [start, end]}
+    head = json.dumps(listed, separators=(",", ":"), ensure_ascii=False).encode()
+    head += b" " * (-len(head) % 8)
+    _write_pieces(path, (len(head).to_bytes(8, "little") + head, *(_raw(plain[n]) for n in order)))
+
+
+def _raw(array: np.ndarray) -> memoryview:
+    """The bytes of an array, where they are."""
+    return array.reshape(-1).view(np.uint8).data
 
 
 def _write_beside(path: Path, save: Callable[[Path], object]) -> None:
@@ -159,9 +215,29 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """:func:`read_tensors` as numpy's arrays; torch is not loaded for it."""
-    with _reading(path):
-        return {n: np.array(a) for n, a in safetensors.numpy.load_file(path).items()}
+    """:func:`read_tensors` as numpy's arrays; torch is not loaded for it.
+
+    safetensors checks what the file says of itself; then the arrays are read, each into its place.
+    """
+    with _reading(path), safetensors.safe_open(path, "np"), path.open("rb", buffering=0) as file:
+        start = 8 + int.from_bytes(file.read(8), "little")
+        listed = json.loads(file.read(start - 8))
+        listed.pop("__metadata__", None)
+        return {name: _array(file, start, **described) for name, described in listed.items()}
+
+
+def _array(
+    file: FileIO, start: int, *, dtype: str, shape: list[int], data_offsets: list[int]
+) -> np.ndarray:
+    array = np.empty(shape, KINDS[dtype])
+    rest = _raw(array)
+    file.seek(start + data_offsets[0])
+    while rest:
+        count = file.readinto(rest)
+        if not count:
+            raise ValueError("it ends before its last array")
+        rest = rest[count:]
+    return array
 
 
 @contextmanager

@@ -85,6 +85,12 @@ def test_evaluations_are_drawn(place: Path) -> None:
     text = (place / "page.html").read_text(encoding="utf-8")
     assert "90.0 % → 80.0 %" in text
     assert "accuracy over releases" in text  # the drawing's name
+    assert "From 90.0 % to 80.0 %." in text
+    words[-1].write_text(json.dumps({"release": 4, "accuracy": 0.9, "num_records": 30}))  # type: ignore[attr-defined]
+    compared(place, *words)
+    level = (place / "page.html").read_text(encoding="utf-8")
+    assert "90.0 % in each of the 2 releases that were measured." in level
+    assert "accuracy over releases" not in level  # a level line shows nothing
 
 
 @pytest.mark.parametrize(

@@ -254,7 +254,10 @@ def test_unknown_columns_are_named(tmp_path: Path, header: str, hint: str) -> No
 @pytest.mark.parametrize("header", ["ownr", "Owner", "owners", "onwer", "user_id", "Photographer"])
 def test_columns_that_surely_mean_another_are_refused(tmp_path: Path, header: str) -> None:
     """Passed over, every image would be its own owner, and a request would reach one image."""
-    with pytest.raises(FormatError, match=f"'{header}' looks like 'owner', which is missing"):
+    where = r"metadata\.csv: the column"
+    with pytest.raises(
+        FormatError, match=f"{where} '{header}' looks like 'owner', which is missing"
+    ):
         Records.open(listing(tmp_path, ["a", "b"], header))
 
 

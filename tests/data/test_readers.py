@@ -219,6 +219,9 @@ def test_digits_pixels_and_reproducibility() -> None:
 
 @pytest.mark.parametrize("name", ["nowhere", "archive.zip"])
 def test_open_says_what_it_reads(tmp_path: Path, name: str) -> None:
+    with pytest.raises(FormatError, match=r"neither there nor a known name.*digits.*parquet"):
+        Records.open(tmp_path / name)
+    (tmp_path / name).write_bytes(b"something")
     with pytest.raises(FormatError, match=r"nothing that can be read.*digits.*parquet"):
         Records.open(tmp_path / name)
 

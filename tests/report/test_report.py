@@ -34,6 +34,7 @@ from efface.report.html import (
     Report,
     Section,
     Table,
+    duration,
     paragraphs,
     tiles,
 )
@@ -284,6 +285,24 @@ def test_points_on_each_other_share_a_label() -> None:
     found = texts(scatter(points, Scale(), Scale(percent=True)))
     assert {"exact, retrain", "far"} <= found
     assert "exact" not in found
+
+
+def test_no_share_is_above_everything_and_releases_are_whole() -> None:
+    svg = lines(
+        [Line("right", [1, 2, 3], [0.986, 0.986, 0.986])],
+        Scale("release", whole=True),
+        Scale("accuracy", percent=True),
+    )
+    shares = [float(text[:-2]) for text in texts(svg) if re.fullmatch(r"[\d.]+ %", text)]
+    assert 98 < max(shares) <= 100
+    assert {text for text in texts(svg) if re.fullmatch(r"[\d.]+", text)} == {"1", "2", "3"}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(0.1236, "124 ms"), (24.612, "24.6 s"), (1, "1.0 s"), (180, "3 min")]
+)
+def test_times_are_said_as_people_do(seconds: float, shown: str) -> None:
+    assert duration(seconds) == shown
 
 
 def test_equal_values_still_make_a_histogram() -> None:

@@ -92,6 +92,22 @@ def test_on_a_wide_screen_the_width_is_used(browser: Any, address: str) -> None:
     assert drawing["x"] >= words["x"] + words["width"]
 
 
+@pytest.mark.parametrize(("count", "rows"), [(2, [2]), (3, [3]), (4, [2, 2]), (5, [3, 2])])
+def test_no_drawing_stands_alone(browser: Any, tmp_path: Path, count: int, rows: list[int]) -> None:
+    drawn = [
+        Figure(bars(["one", "two"], [1.0, 2.0 + i], title="bars"), "two") for i in range(count)
+    ]
+    path = Report("Drawings", sections=[Section("Many", WORDS, figures=drawn)]).write(
+        tmp_path / "drawings.html"
+    )
+    for width, expected in ((WIDE, rows), (NARROW, [1] * count)):
+        page = opened(browser, path.as_uri(), width)
+        found = boxes(page, "figure")
+        tops = sorted({round(box["y"]) for box in found})
+        assert [sum(round(box["y"]) == top for box in found) for top in tops] == expected
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+
+
 def test_on_a_phone_words_have_the_whole_width(browser: Any, address: str) -> None:
     page = opened(browser, address, NARROW)
     assert all(box["width"] > 0.75 * NARROW for box in boxes(page, "table.worded td"))

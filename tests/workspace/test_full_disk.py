@@ -43,18 +43,21 @@ def full_database() -> sqlite3.OperationalError:
     return problem
 
 
-@pytest.mark.parametrize("function", ["_write_beside", "write_json"])
+@pytest.mark.parametrize(
+    "functions", [("_write_beside", "write_arrays"), ("write_json",)], ids=["arrays", "json"]
+)
 def test_a_full_disk_keeps_the_request_and_the_old_release(
     path: Path,
     kind: str,
-    function: str,
+    functions: tuple[str, ...],
     monkeypatch: pytest.MonkeyPatch,
     undisturbed: Callable[[str, str], tuple[Path, dict[str, Any]]],
 ) -> None:
     old = load(path).logits(TEST)
     with monkeypatch.context() as patch:
         # the request still finds room, what comes after it does not
-        patch.setattr(files, function, full)
+        for function in functions:
+            patch.setattr(files, function, full)
         with pytest.raises(EffaceError, match=r"disk is full; the old release .*efface resume"):
             Workspace.open(path).forget(owner=OWNER)
         assert torch.equal(load(path).logits(TEST), old)

@@ -51,9 +51,11 @@ def test_a_bad_request_changes_nothing(path: Path, request_: dict[str, Any], nam
 def test_a_forgotten_id_that_nobody_asked_for_alone(path: Path) -> None:
     Workspace.open(path).forget(owner=OWNER)
     before = contents(path)
-    with pytest.raises(RequestError, match="if it was forgotten, nothing is left to do"):
+    with pytest.raises(RequestError, match="if it was forgotten, nothing is left to do") as told:
         Workspace.open(path).forget(ids="image-1-2")
     assert contents(path) == before
+    assert told.value.fix.startswith("check the spelling; if it was")  # one sentence, not two
+    assert told.value.fix.count(".") == 1
 
 
 @pytest.mark.parametrize(

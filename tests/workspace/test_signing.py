@@ -16,8 +16,9 @@ from efface.errors import RequestError
 from efface.receipts import keys
 from efface.receipts.check import checks
 from efface.receipts.receipt import WHOLE, opened
-from efface.workspace import Workspace
+from efface.workspace import Result, Workspace
 from efface.workspace.scan import scan
+from efface.workspace.signing import HIDING, among_others
 from efface.workspace.steps import Milestone
 from efface.workspace.verify import all_checks
 
@@ -62,6 +63,38 @@ def test_every_request_has_a_receipt(signing: Workspace, key: Path, kind: str) -
     assert sorted(p.name for p in (path / "receipts").iterdir()) == [
         *("2.json", "3.json", "4.json", "4.kept.json"),
     ]
+
+
+def references_of(result: Result, key: Path) -> list[str]:
+    assert result.receipt is not None
+    return list(opened(result.receipt.read_bytes(), keys.mended(key).ring).request)[1:]
+
+
+def test_where_noise_hides_the_difference_a_receipt_does_not_tell_how_many_asked(
+    signing: Workspace, key: Path, kind: str
+) -> None:
+    """Each finds what they know it by, among random ones; without such noise nothing is put in."""
+    asked = tuple(f"{n:02x}" * 32 for n in (7, 3, 5))
+    if kind == "tangent":  # its noise is for the forgotten, and no difference is hidden by it
+        assert references_of(signing.forget(owner=OWNER, references=asked), key) == list(asked)
+        return
+    assert references_of(signing.forget(ids="image-1-0", references=asked), key) == list(asked)
+    signing.plan(sigma=1e5)
+    found = references_of(signing.forget(owner=OWNER, references=asked), key)
+    assert set(asked) < set(found)
+    assert (len(found), found) == (HIDING, sorted(found))
+    alone = references_of(signing.forget(ids="image-1-1", references=asked[:1]), key)
+    assert len(alone) == len(found)
+    assert set(alone) & set(found) == set(asked[:1])  # drawn anew
+    assert references_of(signing.forget(ids="image-1-3"), key) == []
+
+
+@pytest.mark.parametrize(("number", "size"), [(0, 0), (1, 16), (16, 16), (17, 32), (33, 64)])
+def test_how_many_references_there_are_among_others(number: int, size: int) -> None:
+    given = tuple(f"{n:064x}" for n in range(number))
+    found = among_others(given)
+    assert len(set(found)) == len(found) == size
+    assert set(given) <= set(found)
 
 
 def test_receipts_name_nobody(signing: Workspace) -> None:

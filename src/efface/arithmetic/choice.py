@@ -68,20 +68,21 @@ def choose_form_without_data(
     wanted: Arithmetic,
     *,
     gradients: bool = True,
+    count: int = synthetic.COUNT,
     progress: Progress | None = None,
 ) -> tuple[Choice, Tensor, int]:
-    """The same on synthetic images (``synthetic``): the form, its activations of them, and how many layers
-    were matched to the network's own statistics."""
+    """The same on ``count`` synthetic images (``synthetic``): the form, its activations of them, and how many
+    layers were matched to the network's own statistics."""
     found: list[tuple[Tensor, int]] = []
 
     def find() -> IntegerForm:
-        form, made, matched = IntegerForm.without_data(core)
+        form, made, matched = IntegerForm.without_data(core, count)
         found.append((made, matched))
         return form
 
     choice = _choose(core, wanted, find, gradients)
     if not isinstance(choice.form, IntegerForm):
-        found = [synthetic.activations(core, progress=progress)]
+        found = [synthetic.activations(core, count, progress=progress)]
     return choice, *found[0]
 
 

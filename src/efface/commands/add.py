@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from efface.commands.display import mode_for, show
-from efface.commands.forget import WorkspacePath, report
+from efface.commands.forget import WorkspacePath
+from efface.commands.outcome import report
 from efface.commands.output import AbsolutePaths, DeviceName, JsonFlag, TrustModule, warn
 
 if TYPE_CHECKING:

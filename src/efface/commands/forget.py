@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from efface.commands.display import mode_for, show
+from efface.commands.outcome import report
 from efface.commands.output import JsonFlag, TrustModule, finish, plain, table, warn
 from efface.commands.procedure import (
     Epochs,
@@ -21,12 +24,13 @@ from efface.commands.procedure import (
     SolvedBy,
     chosen_procedure,
 )
+from efface.commands.whom import Cohort, Everything, Id, Ids, Label, Owner, named_by
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from efface.model.request import Request
-    from efface.workspace import Preview, Result, Workspace
+    from efface.workspace import Preview, Workspace
     from efface.workspace.batches import Batch
 
 EXAMPLES = """\
@@ -53,16 +57,12 @@ EXACT = "Compact forgets exactly: there it is for the difference to the release 
 
 def forget(
     workspace: WorkspacePath,
-    owner: Annotated[str | None, typer.Option(help="All records of this person.")] = None,
-    ids: Annotated[str | None, typer.Option(help="Record ids, separated by commas.")] = None,
-    id_: Annotated[
-        list[str] | None, typer.Option("--id", help="One record id, verbatim; repeatable.")
-    ] = None,
-    cohort: Annotated[str | None, typer.Option(help="All records of this cohort.")] = None,
-    label: Annotated[str | None, typer.Option(help="All records of this class.")] = None,
-    everything: Annotated[
-        bool, typer.Option("--everything", help="All user records: the core model is left.")
-    ] = False,
+    owner: Owner = None,
+    ids: Ids = None,
+    id_: Id = None,
+    cohort: Cohort = None,
+    label: Label = None,
+    everything: Everything = False,
     image: Annotated[
         Path | None, typer.Option(help="The records that are this picture (see efface find).")
     ] = None,
@@ -100,11 +100,12 @@ def forget(
     and nothing published, when the guarantee was not reached, or when some of the person's images are core
     data: --user-part-only then forgets the others.
     """
+    fetch_sums(workspace)
     from efface.model.request import Request
 
     chosen = chosen_procedure(procedure, momentum, rate, epochs, loss, max_passes, solver)
     opened = open_workspace(workspace, trust_module, recover=not dry_run)
-    named = _named(owner, ids, id_, cohort, label, everything)
+    named = named_by(owner, ids, id_, cohort, label, everything)
     if image is not None:
         named |= _pictured(opened, image, near, named)
     together: tuple[Request, ...] = ()
@@ -139,6 +140,16 @@ def forget(
     report(result, workspace, as_json=json)
 
 
+def fetch_sums(workspace: Path) -> None:
+    """Ask the system to have the sums in memory once Python has loaded what works on them. It need not."""
+    if not hasattr(os, "posix_fadvise"):
+        return
+    with contextlib.suppress(OSError):
+        for path in workspace.glob("private/*/*.safetensors"):
+            with path.open("rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
+
+
 def open_workspace(path: Path, trust_module: str | None, *, recover: bool = True) -> Workspace:
     """A module is loaded only if one is named: with it comes torch, which takes longer than most requests."""
     from efface.workspace import Workspace
@@ -148,26 +159,6 @@ def open_workspace(path: Path, trust_module: str | None, *, recover: bool = True
     from efface.network.backbone import trusted_module
 
     return Workspace.open(path, module=trusted_module(trust_module), recover=recover)
-
-
-def _named(
-    owner: str | None,
-    ids: str | None,
-    id_: list[str] | None,
-    cohort: str | None,
-    label: str | None,
-    everything: bool,
-) -> dict[str, Any]:
-    """What the options name, as ``Request.of`` takes it."""
-    listed = [part.strip() for part in (ids or "").split(",") if part.strip()] + (id_ or [])
-    given = ids is not None or bool(id_)
-    return {
-        "ids": listed if given else None,
-        "owner": owner,
-        "cohort": cohort,
-        "label": label,
-        "everything": everything,
-    }
 
 
 def _warn_of_copies(workspace: Workspace, request: Request, user_part_only: bool) -> None:
@@ -235,136 +226,6 @@ def _pictured(
         names = ", ".join(match.id for match in others[:5])
         warn(f"{len(others)} more records look like it and stay: {names}; --near forgets them, too")
     return request_for(matches, near=near)
-
-
-# What forget, add and resume print.
-
-KEPT = {
-    "secret": "secret: weights without noise are kept in private/",
-    "noisy": "noisy: no weights without noise are kept",
-}
-
-
-def report(result: Result, workspace: Path, *, as_json: bool) -> None:
-    """The outcome of a request, with its certificate."""
-    certificate = result.certificate
-    for note in result.notes:
-        warn(note)
-    values = {
-        "workspace": str(workspace),
-        "action": str(result.action),
-        "release": result.release,
-        "num_records": result.num_records,
-        "certificate": None if certificate is None else certificate.private(),
-        "seconds": round(result.seconds, 3),
-        "receipt": None if result.receipt is None else str(result.receipt),
-    }
-    finish(values, as_json=as_json, render=lambda console: render(console, values))
-
-
-def render(console: Console, values: Mapping[str, Any]) -> None:
-    certificate = values["certificate"]
-    done = "forgotten" if values["action"].endswith("forget") else "added"
-    rows = table("certificate" if certificate else "request", "")
-    rows.columns[1].overflow = "fold"  # digests are of no use without their end
-    rows.add_row(f"records {done}", f"{values['num_records']:,}")
-    for name, text in lines(certificate) if certificate else ():
-        rows.add_row(name, text)
-    rows.add_row("seconds", f"{values['seconds']:.2f}")
-    console.print(rows)
-    if certificate:
-        console.print("Not covered:", style="bold")
-        for text in certificate["not_covered"]:
-            console.print(f"  · {text}", markup=False)
-    else:
-        text = "no certificate: nothing has been forgotten yet, so there is nothing to hide"
-        console.print(text, style="dim")
-    console.print(plain(_receipt_text(values)), markup=False, soft_wrap=True)
-    place = f"release {values['release']} of {values['workspace']} is published"
-    console.print(plain(place), style="bold", markup=False, soft_wrap=True)
-
-
-def _receipt_text(values: Mapping[str, Any]) -> str:
-    if values["receipt"] is not None:
-        return f"signed receipt: {values['receipt']} (to pack it up: efface evidence)"
-    return "not signed: `efface keys new FILE`, then --key FILE, gives a receipt that strangers can check"
-
-
-def lines(certificate: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """A certificate's rows for people."""
-    retained = [("kind", certificate["kind"]), ("retained", f"{certificate['num_retained']:,}")]
-    if certificate["num_people"]:
-        retained.append(("deleted together", _together(certificate["num_people"])))
-    if certificate["num_in_core"]:
-        retained.append(("stay in core", f"{certificate['num_in_core']:,} images"))
-    if certificate.get("num_partners"):
-        rows, who = f"{certificate['num_from_partners']:,}", certificate["num_partners"]
-        retained.append(("from partners", f"{rows} of them, on the word of {who}"))
-    if certificate["kind"] == "exact":
-        return [
-            *retained,
-            ("statistics digest", certificate["statistics_digest"]),
-            ("weights digest", certificate["weights_digest"]),
-            *_given(certificate),
-            *_difference(certificate["difference"]),
-        ]
-    promised = certificate["guarantee"]
-    return [
-        *retained,
-        ("epsilon promised", f"{promised['epsilon']:g}"),
-        ("epsilon bound", f"{certificate['epsilon_bound']:.4g}"),
-        ("delta", f"{promised['delta']:g}"),
-        ("sigma", f"{promised['sigma']:.4g}"),
-        ("state", KEPT[promised["state"]]),
-        ("epsilon bound of all releases", _bound(certificate["total_epsilon_bound"])),
-        ("the paper's theorem, a priori", theorem(certificate["apriori"])),
-    ]
-
-
-def _together(num_people: int) -> str:
-    if num_people == 1:
-        return "one person alone: two releases show which images, and that they are one person's"
-    return f"records of {num_people:,} people: two releases show which images, not whose together"
-
-
-def _bound(value: float | None) -> str:
-    return "none at this delta" if value is None else f"{value:.4g}"
-
-
-def _given(certificate: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """On which machines the digests hold, and what they take as given."""
-    values = certificate.get("given")
-    if values is None:
-        return []
-    where = "every machine" if values["arithmetic"] == "integer" else "this machine"
-    proved = ", weights proved" if certificate.get("weights_proved") else ""
-    core, classes = values["core_digest"][:12], values["classes_digest"][:12]
-    return [
-        ("arithmetic", f"{values['arithmetic']}: the same on {where}{proved}"),
-        ("given", f"core {core}…, class list {classes}…"),
-    ]
-
-
-def _difference(values: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    """What somebody with the release before can tell, where noise was asked for."""
-    if values is None:
-        return []
-    promised = values["guarantee"]
-    return [
-        (
-            "epsilon to the release before",
-            f"{values['epsilon_bound']:.4g} of {promised['epsilon']:g}",
-        ),
-        ("delta", f"{promised['delta']:g}"),
-        ("sigma", f"{promised['sigma']:.4g}"),
-    ]
-
-
-def theorem(values: Mapping[str, Any]) -> str:
-    """What was known before the request: mostly that nothing was."""
-    if values["vacuous"]:
-        return f"vacuous: {values['reason']}"
-    return f"{values['nats_bound']:.3g} nats: {values['reason']}"
 
 
 def _show_preview(preview: Preview, workspace: Path, *, as_json: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from efface.commands.display import mode_for, show
-from efface.commands.forget import report
+from efface.commands.outcome import report
 from efface.commands.output import JsonFlag, TrustModule, warn
 
 EXAMPLES = """\

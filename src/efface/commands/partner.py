@@ -9,6 +9,7 @@ import typer
 
 from efface.commands.display import mode_for, show
 from efface.commands.output import JsonFlag, ModelPath, TrustModule, finish, plain, table, warn
+from efface.commands.whom import Cohort, Everything, Id, Ids, Label, Owner, named_by
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -109,15 +110,12 @@ def join(
 def forget(
     folder: Folder,
     message: Message,
-    owner: Annotated[str | None, typer.Option(help="All records of this person.")] = None,
-    id_: Annotated[
-        list[str] | None, typer.Option("--id", help="One record id, verbatim; repeatable.")
-    ] = None,
-    cohort: Annotated[str | None, typer.Option(help="All records of this cohort.")] = None,
-    label: Annotated[str | None, typer.Option(help="All records of this class.")] = None,
-    everything: Annotated[
-        bool, typer.Option("--everything", help="All records: the partner leaves.")
-    ] = False,
+    owner: Owner = None,
+    ids: Ids = None,
+    id_: Id = None,
+    cohort: Cohort = None,
+    label: Label = None,
+    everything: Everything = False,
     key: Key = None,
     json: JsonFlag = False,
 ) -> None:
@@ -129,8 +127,7 @@ def forget(
     from efface.shards import Partner
 
     _require_new(message)
-    asked = {"owner": owner, "ids": id_, "cohort": cohort, "label": label}
-    request = Request.of(**asked, everything=everything)  # type: ignore[arg-type]
+    request = Request.of(**named_by(owner, ids, id_, cohort, label, everything))
     opened = Partner.open(folder)
     records = opened.partial.data.records[opened.positions(request)]
     people = len(set(records.owners))
@@ -182,7 +179,8 @@ def take(
     Refused are messages of nobody who was admitted, for another model, that do not follow from the last one,
     sums that no rows can have, and images that are here already.
     """
-    from efface.commands.forget import open_workspace, report
+    from efface.commands.forget import open_workspace
+    from efface.commands.outcome import report
     from efface.shards import take as run
 
     opened = open_workspace(into, None)
@@ -196,7 +194,8 @@ def take(
 
 def drop(workspace: ModelPath, name: Name, json: JsonFlag = False) -> None:
     """Take all of a partner's sums out of a model, and take no more messages from it."""
-    from efface.commands.forget import open_workspace, report
+    from efface.commands.forget import open_workspace
+    from efface.commands.outcome import report
     from efface.shards import drop as run
 
     with show("drop", mode_for(as_json=json)) as progress:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from efface.commands.display import mode_for, show
-from efface.commands.forget import WorkspacePath, open_workspace, report
+from efface.commands.forget import WorkspacePath, open_workspace
+from efface.commands.outcome import report
 from efface.commands.output import JsonFlag, TrustModule, finish
 
 EXAMPLES = "Example: [bold]efface resume model[/bold]"

@@ -59,8 +59,9 @@ def missing_column(where: str, wanted: str, present: Iterable[str]) -> FormatErr
     return FormatError(f"{where} has no column {wanted!r}, it has {columns}.", fix)
 
 
-def check_names(names: Iterable[str], used: Iterable[str]) -> None:
-    """Refuses a name that surely means a known column which is not there; ``used`` are those that are."""
+def check_names(names: Iterable[str], used: Iterable[str], where: str = "") -> None:
+    """Refuses a name that surely means a known column which is not there; ``used`` are those that are,
+    ``where`` is the file they are in."""
     absent = sorted(KNOWN_COLUMNS - set(used))
     for name in sorted(names):
         column = meant(name, absent)
@@ -69,7 +70,9 @@ def check_names(names: Iterable[str], used: Iterable[str]) -> None:
                 f"rename it to {column!r}; if it means something else, add a column {column!r} "
                 "or take this one out."
             )
-            raise FormatError(f"the column {name!r} looks like {column!r}, which is missing.", fix)
+            place = f"{where}: " if where else ""
+            message = f"{place}the column {name!r} looks like {column!r}, which is missing."
+            raise FormatError(message, fix)
 
 
 def remarks(names: Iterable[str]) -> Iterator[str]:

@@ -1,7 +1,8 @@
 """Images: where a record's content comes from, and how it becomes pixels.
 
 An ``ImageSource`` gives the encoded bytes of a file or the pixels of an array; ``digest_of`` names
-such content, ``decode`` turns it into uint8 pixels, ``naming`` tells whose image could not be read.
+such content, ``decode`` turns it into uint8 pixels, ``naming`` tells whose image could not be read. Pillow is
+loaded when the first one is decoded.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
 
 from efface.errors import RecordError
 from efface.regular import LARGEST_IMAGE, read_regular
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "AVIF", "PPM", "JPEG2000")
 LARGEST_PIXELS = 100_000_000
@@ -117,6 +120,8 @@ def decode(content: Content, channels: Channels | None = None) -> np.ndarray:
     wanted = channels or (Channels.GRAY if native == 1 else Channels.RGB)
     image = _open(content) if isinstance(content, bytes) else _from_array(content)
     if image.mode.startswith("I"):
+        from PIL import Image
+
         image = Image.fromarray(_to_8_bits(np.asarray(image)))
     if image.mode in ("P", "PA"):
         image = image.convert("RGBA")  # Pillow warns when a palette's alpha is dropped in one step
@@ -141,6 +146,8 @@ def _is_gray(mode: str) -> bool:
 @cache
 def _formats() -> list[str]:
     """Those of ``FORMATS`` that this Pillow was built with."""
+    from PIL import Image
+
     Image.init()
     return [name for name in FORMATS if name in Image.OPEN]
 
@@ -149,6 +156,8 @@ def _opened(data: bytes) -> Image.Image:
     """One of ``FORMATS``, whatever it is called: others are read by programs of their own (Ghostscript)."""
     if len(data) > LARGEST_IMAGE:
         raise ValueError(f"{len(data) >> 20} MB, more than {LARGEST_IMAGE >> 20}")
+    from PIL import Image
+
     image = Image.open(io.BytesIO(data), formats=_formats())
     if image.width * image.height > LARGEST_PIXELS:
         raise ValueError(f"{image.width} × {image.height} pixels, more than {LARGEST_PIXELS:,}")
@@ -156,12 +165,16 @@ def _opened(data: bytes) -> Image.Image:
 
 
 def _open(data: bytes) -> Image.Image:
+    from PIL import ImageOps
+
     with _opened(data) as image:
         image.load()
         return ImageOps.exif_transpose(image)
 
 
 def _from_array(pixels: np.ndarray) -> Image.Image:
+    from PIL import Image
+
     if pixels.ndim == 3 and pixels.shape[2] == 1:
         pixels = pixels[:, :, 0]
     eight = pixels if pixels.dtype == np.uint8 else _to_8_bits(pixels)
@@ -186,7 +199,10 @@ def naming(record_id: str) -> Iterator[None]:
         yield
     except FileNotFoundError as problem:
         raise RecordError(record_id, f"the file {problem.filename} is missing.", fix) from problem
-    except UnidentifiedImageError as problem:
-        raise RecordError(record_id, "not an image, or its header is damaged.", fix) from problem
     except Exception as problem:  # decoders raise whatever their parser stumbled over
-        raise RecordError(record_id, f"the image cannot be read ({problem}).", fix) from problem
+        from PIL import UnidentifiedImageError
+
+        what = f"the image cannot be read ({problem})."
+        if isinstance(problem, UnidentifiedImageError):
+            what = "not an image, or its header is damaged."
+        raise RecordError(record_id, what, fix) from problem

@@ -46,7 +46,8 @@ def find(spec: PathLike, *, absolute_paths: bool = False) -> Found:
         return find_parquet(path, absolute_paths=absolute_paths)
     if suffix in (".csv", ".jsonl"):
         return find_metadata(path, absolute_paths=absolute_paths)
-    raise FormatError(f"{str(spec)!r} is nothing that can be read.", _advice(str(spec)))
+    what = "is nothing that can be read" if path.exists() else "is neither there nor a known name"
+    raise FormatError(f"{str(spec)!r} {what}.", _advice(str(spec)))
 
 
 def _find_folder(path: Path, absolute_paths: bool) -> Found:

@@ -6,13 +6,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from efface.errors import FormatError
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
-_RESAMPLING = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
+_RESAMPLING = ("bilinear", "bicubic")  # as Pillow has them, which is loaded for the first image
 
 
 @dataclass(frozen=True)
@@ -60,6 +59,8 @@ class Preprocess:
             return image
         if image.shape[2] == 1:
             return np.repeat(image, self.channels, axis=2)
+        from PIL import Image
+
         pil = Image.fromarray(image[:, :, :3])
         if self.channels == 1:
             return np.asarray(pil.convert("L"))[:, :, None]
@@ -68,10 +69,12 @@ class Preprocess:
     def _shape(self, image: np.ndarray) -> np.ndarray:
         h, w = image.shape[:2]
         if self.resize and min(h, w) != self.resize:
+            from PIL import Image
+
             k = self.resize / min(h, w)
             size = (max(1, round(w * k)), max(1, round(h * k)))
             pil = Image.fromarray(image.squeeze(2) if image.shape[2] == 1 else image)
-            image = np.asarray(pil.resize(size, _RESAMPLING[self.interpolation]))
+            image = np.asarray(pil.resize(size, Image.Resampling[self.interpolation.upper()]))
             image = image[:, :, None] if image.ndim == 2 else image
         if self.crop:
             h, w = image.shape[:2]

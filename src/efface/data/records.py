@@ -18,23 +18,8 @@ from typing import Any, Unpack, overload
 
 import numpy as np
 
-from efface.data import promises
-from efface.data.assemble import assemble
+from efface.data import promises, reading
 from efface.data.found import GIVEN_COLUMNS, Found, GivenOptions, PathLike, ReadOptions
-from efface.data.opening import find
-from efface.data.readers.arrays import find_digits, find_npz
-from efface.data.readers.examples import (
-    Examples,
-    dataset_examples,
-    examples_of,
-    find_examples,
-    label_name,
-    values_of,
-)
-from efface.data.readers.folder import find_folder
-from efface.data.readers.memory import sources_of, stacked
-from efface.data.readers.metadata import find_metadata
-from efface.data.readers.parquet import find_parquet
 from efface.data.record import Record, Skipped, Split
 from efface.errors import EffaceError
 
@@ -77,7 +62,7 @@ class Records(Sequence[Record]):
     def assembled(cls, found: Found, **options: Unpack[ReadOptions]) -> Records:
         """What a reader found, checked and made records; ``assemble`` says what the options mean."""
         fraction, seed = options.get("core_fraction"), options.get("seed", 0)
-        made = assemble(found, options)
+        made = reading.assemble(found, options)
         result = cls(
             made.records,
             made.classes,
@@ -90,23 +75,23 @@ class Records(Sequence[Record]):
     @classmethod
     def digits(cls, **options: Unpack[ReadOptions]) -> Records:
         """scikit-learn's 1,797 8 × 8 digits, with made-up owners and cohorts."""
-        return cls.assembled(find_digits(), **options)
+        return cls.assembled(reading.find_digits(), **options)
 
     @classmethod
     def from_folder(cls, path: PathLike, **options: Unpack[ReadOptions]) -> Records:
         """``train/<class>/*.jpg`` with optional ``core/`` and ``test/``, or ``<class>/*.jpg``."""
-        return cls.assembled(find_folder(path), **options)
+        return cls.assembled(reading.find_folder(path), **options)
 
     @classmethod
     def from_metadata(cls, path: PathLike, **options: Unpack[ReadOptions]) -> Records:
         """A folder with ``metadata.csv`` or ``metadata.jsonl``, or such a file itself."""
         absolute_paths = options.get("absolute_paths", False)
-        return cls.assembled(find_metadata(path, absolute_paths=absolute_paths), **options)
+        return cls.assembled(reading.find_metadata(path, absolute_paths=absolute_paths), **options)
 
     @classmethod
     def from_npz(cls, path: PathLike, **options: Unpack[ReadOptions]) -> Records:
         """Arrays ``x_train y_train …`` or ``images labels …`` in one ``.npz`` file."""
-        return cls.assembled(find_npz(path), **options)
+        return cls.assembled(reading.find_npz(path), **options)
 
     @classmethod
     def from_parquet(
@@ -119,7 +104,7 @@ class Records(Sequence[Record]):
     ) -> Records:
         """A Parquet file, or a folder of them, in the layout of Hugging Face datasets."""
         absolute_paths = options.get("absolute_paths", False)
-        found = find_parquet(path, image=image, label=label, absolute_paths=absolute_paths)
+        found = reading.find_parquet(path, image=image, label=label, absolute_paths=absolute_paths)
         return cls.assembled(found, **options)
 
     @classmethod
@@ -132,13 +117,15 @@ class Records(Sequence[Record]):
         images are called by their content's digest). ``split`` is "user" (default), "core" or "test", for
         all or one each. Further options as for every reader.
         """
-        return cls.assembled_examples(Examples(sources_of(images)), labels=labels, **options)
+        return cls.assembled_examples(
+            reading.Examples(reading.sources_of(images)), labels=labels, **options
+        )
 
     @classmethod
     def from_arrays(cls, images: Any, labels: Any, **options: Unpack[GivenOptions]) -> Records:
         """One array of all images; else as :meth:`from_images`."""
         if isinstance(images, list | tuple):
-            images = stacked(images)
+            images = reading.stacked(images)
         return cls.from_images(images, labels, **options)
 
     @classmethod
@@ -155,7 +142,7 @@ class Records(Sequence[Record]):
         Preprocessing is the model's: leave ``transform=`` out, or let it end in uint8. Of a data set that
         lists files (ImageFolder) the files are taken, of Hugging Face's the encoded images.
         """
-        found = dataset_examples(dataset, image=image, label=label)
+        found = reading.dataset_examples(dataset, image=image, label=label)
         return cls.assembled_examples(found, **options)
 
     @classmethod
@@ -173,23 +160,25 @@ class Records(Sequence[Record]):
         ``image`` names the first (default: image, path, file_name, filename or file). Columns ``id owner
         cohort split`` are used where they are, others kept; relative paths begin at ``root``.
         """
-        found = examples_of(frame, image=image, label=label, root=root)
+        found = reading.examples_of(frame, image=image, label=label, root=root)
         return cls.assembled_examples(found, **options)
 
     @classmethod
-    def assembled_examples(cls, examples: Examples, **options: Any) -> Records:
+    def assembled_examples(cls, examples: reading.Examples, **options: Any) -> Records:
         """Examples with their columns, checked and made records as those of any reader."""
         columns = {name: options.pop(name, None) for name in GIVEN_COLUMNS}
         if options.get("classes") is not None:
-            options["classes"] = [label_name(name) for name in values_of(options["classes"])]
-        return cls.assembled(find_examples(examples, **columns), **options)
+            options["classes"] = [
+                reading.label_name(name) for name in reading.values_of(options["classes"])
+            ]
+        return cls.assembled(reading.find_examples(examples, **columns), **options)
 
     @classmethod
     def open(cls, spec: PathLike, **options: Unpack[ReadOptions]) -> Records:
         """Whatever it is: "digits", a data set's name (``cub200``, ``cub200:DIR``), a folder, a .npz,
         .parquet, .tar, .csv or .jsonl file, or the URL of one (``s3://…``)."""
         absolute_paths = options.get("absolute_paths", False)
-        return cls.assembled(find(spec, absolute_paths=absolute_paths), **options)
+        return cls.assembled(reading.find(spec, absolute_paths=absolute_paths), **options)
 
     # a sequence
 

@@ -55,14 +55,17 @@ class FormReport:
 
 
 def check_form(backbone: str | nn.Module, *, linearize: str = "last-block") -> FormReport:
-    """Build the form on synthetic images, and compare it with float32 on some of them."""
+    """Build the form on a batch of synthetic images, and compare it with float32 on some of them.
+
+    Training without core data looks at eight batches; which form it is does not depend on that.
+    """
     core = Core(backbone, classes=["0", "1"], linearize=linearize)
-    choice, _, _ = choose_form_without_data(core, Arithmetic.AUTO)
+    choice, _, _ = choose_form_without_data(core, Arithmetic.AUTO, count=synthetic.BATCH)
     form = choice.form
     errors: tuple[tuple[str, float], ...] = ()
     parts = 0
     if isinstance(form, IntegerForm):
-        images = torch.from_numpy(np.stack(synthetic.pixels(core)[:: synthetic.COUNT // 8]))
+        images = torch.from_numpy(np.stack(synthetic.pixels(core, synthetic.BATCH)[:8]))
         errors = tuple(form.errors(images))
         graphs = (form.prefix_graph, form.tail_graph)
         parts = sum(len(a.parts) > 1 for graph in graphs for a in graph.affine.values())

@@ -10,7 +10,7 @@ import numpy as np
 
 from efface.audit.methods import REFERENCE, Prominence, own_method, prominent
 from efface.report.figures import Band, Line, Point, Scale, bars, histograms, lines, scatter
-from efface.report.html import Card, Figure, HowToCheck, Report, Section, Table
+from efface.report.html import Card, Figure, HowToCheck, Report, Section, Table, duration
 
 SETS = ("retained", "forgotten", "test")
 FEW_BARS = 5  # more need a row for themselves
@@ -82,7 +82,7 @@ def _readout_section(values: dict[str, Any]) -> Section:
         r = method["readouts"]
         errors.append((name, *(_spread(r[f"error_{s}"], percent=True) for s in SETS)))
         distances = (_spread(r[f"distance_{s}"]) for s in SETS)
-        seconds = f"{1000 * r['seconds']['mean']:.0f} ms"
+        seconds = duration(r["seconds"]["mean"])
         rest = (_spread(r["relearn"]), _spread(r["entropy_attack"], percent=True), seconds)
         others.append((name, *distances, *rest))
     rest_head = (*(f"dist. {s}" for s in SETS), "relearn", "entropy", "time")

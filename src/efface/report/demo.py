@@ -8,7 +8,7 @@ from typing import Any
 
 from efface.data.records import Records
 from efface.report.figures import Line, Scale, bars, lines
-from efface.report.html import Card, Figure, HowToCheck, Report, Section, Table
+from efface.report.html import Card, Figure, HowToCheck, Report, Section, Table, duration
 from efface.report.images import Thumbnail, image_grid
 
 
@@ -29,7 +29,7 @@ def demo_report(
             Card("mixed-linear model", _percent(accuracy["user"]), "core + linear user part"),
             Card(
                 "one person forgotten in",
-                f"{1000 * values['requests'][0]['seconds']:.0f} ms",
+                duration(values["requests"][0]["seconds"]),
                 "exactly: the digests below are equal",
             ),
             Card("accuracy afterwards", _percent(accuracy["after"]), "retrained: the same"),
@@ -154,7 +154,7 @@ def _requests_section(values: dict[str, Any]) -> Section:
             entry["title"],
             entry["method"],
             entry["num_forgotten"],
-            f"{1000 * entry['seconds']:.0f} ms",
+            duration(entry["seconds"]),
             f"{entry['passes']:.0f}",
             entry["verdict"],
         )

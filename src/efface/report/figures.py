@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from efface.report.svg import BAND, PAPER, SERIES, SOFT, TEXT, canvas
 
@@ -62,11 +62,12 @@ class Point:
 
 @dataclass(frozen=True)
 class Scale:
-    """An axis: its label, whether it is logarithmic or in percent, and its limits (None: automatic)."""
+    """An axis: its label; logarithmic, in percent or of whole numbers; its limits (None: automatic)."""
 
     label: str = ""
     log: bool = False
     percent: bool = False
+    whole: bool = False
     low: float | None = None
     high: float | None = None
 
@@ -213,8 +214,6 @@ def scatter(
             xs, ys = [p.x for p in members], [p.y for p in members]
             axes.scatter(xs, ys, s=46, zorder=3, label=group or None, color=color, marker=marker)
         _limits(axes, x, y)
-        if y.percent and y.high is None:
-            axes.set_ylim(top=min(axes.get_ylim()[1], HIGHEST))
         for text, at in _labels(axes, points):
             right = axes.transAxes.inverted().transform(axes.transData.transform(at))[0] > 0.75
             shift, side = ((-7, 4), "right") if right else ((7, 4), "left")
@@ -290,14 +289,20 @@ def _scale(axes: Axes, which: str, scale: Scale) -> None:
         axis.set_major_locator(LogLocator(numticks=8))
         axis.set_minor_locator(NullLocator())
         axis.set_major_formatter(FuncFormatter(lambda value, _: _power(value)))
-    elif scale.percent:
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g} %"))
+    elif scale.percent:  # an axis may go on a little above 100 %, but nothing is there
+        axis.set_major_formatter(
+            FuncFormatter(lambda value, _: f"{100 * value:g} %" if value < 1 + 1e-9 else "")
+        )
+    elif scale.whole:
+        axis.set_major_locator(MaxNLocator(integer=True))
 
 
 def _limits(axes: Axes, x: Scale, y: Scale) -> None:
-    """Set after drawing: a limit left open is then the data's."""
+    """Set after drawing: a limit left open is then the data's, a share's at most a little above 100 %."""
     axes.set_xlim(x.low, x.high)
     axes.set_ylim(y.low, y.high)
+    if y.percent and y.high is None:
+        axes.set_ylim(top=min(axes.get_ylim()[1], HIGHEST))
 
 
 def _power(value: float) -> str:

@@ -97,6 +97,12 @@ class Section:
         return len(self.prose) > SHORT
 
     @property
+    def in_thirds(self) -> bool:
+        """Whether three drawings in a row leave none alone, where two would."""
+        drawn = [figure for figure in self.drawings if figure.svg and not figure.wide]
+        return len(drawn) > 2 and len(drawn) % 2 == 1 and len(drawn) % 3 != 1
+
+    @property
     def layout(self) -> str:
         """How a wide screen is used: one drawing beside the words, a table beside them, or all stacked."""
         drawn = [figure for figure in self.drawings if figure.svg]
@@ -108,6 +114,13 @@ class Section:
         fits = flat and all(len(table.columns) <= MARGIN_COLUMNS for table in self.tables)
         alone = all(figure.wide for figure in drawn)
         return "margin" if few_words and fits and alone else "stacked"
+
+
+def duration(seconds: float) -> str:
+    """As people say it: 124 ms, 24.6 s, 3 min."""
+    if seconds < 1:
+        return f"{1000 * seconds:.0f} ms"
+    return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,8 @@ def _cards(first: Release, last: Release, between: Sequence[Release]) -> list[Ca
     known = sum(n for n in people if n)
     met = [release.told("passed") for release in between]
     rights = [r.measured for r in (first, last)]
-    shown = " → ".join("?" if m is None else f"{100 * m.accuracy:.1f} %" for m in rights)
+    each = ["?" if m is None else f"{100 * m.accuracy:.1f} %" for m in rights]
+    shown = " → ".join(dict.fromkeys(each))  # once, if it is the same
     records = last.told("num_retained")
     return [
         Card("requests", str(len(between)), actions),
@@ -72,7 +73,7 @@ def _cards(first: Release, last: Release, between: Sequence[Release]) -> list[Ca
         Card(
             "accuracy",
             shown if any(rights) else "not measured",
-            f"release {first.number} → {last.number}",
+            f"release {first.number} → {last.number}{': the same' * (each[0] == each[1] != '?')}",
         ),
         Card(
             "records now", "?" if records is None else f"{records:,}", f"in release {last.number}"
@@ -136,18 +137,23 @@ def _accuracy(releases: Sequence[Release]) -> Section:
     measured = [(r.number, r.measured) for r in releases if r.measured is not None]
     rights = [m.accuracy for _, m in measured]
     curve = Line("accuracy", [number for number, _ in measured], rights)
-    svg = lines(
-        [curve], Scale("release"), Scale("accuracy", percent=True), title="accuracy over releases"
-    )
+    scales = Scale("release", whole=True), Scale("accuracy", percent=True)
+    same = len(rights) > 1 and len(set(rights)) == 1  # there is nothing to see in a level line
+    svg = "" if same else lines([curve], *scales, title="accuracy over releases")
     sources = sorted({m.source for _, m in measured})
     counts = sorted({m.num_records for _, m in measured})
     told = f"On {', '.join(map(str, counts))} test records; from {', '.join(sources)}."
-    instead = (
+    missing = (
         f"{len(measured)} of these releases {'was' if len(measured) == 1 else 'were'} measured. Weights of "
         "earlier ones are gone, so it cannot be done later: a service measures each release by itself, and "
         "`efface evaluate MODEL DATA --json > FILE` before a request is as good, brought with `--evaluation`."
     )
-    return Section("Accuracy", figures=[Figure(svg, told, instead=instead)])
+    if len(rights) < 2:
+        return Section("Accuracy", figures=[Figure(svg, told, instead=missing)])
+    level = f"{100 * rights[0]:.1f} % in each of the {len(rights)} releases that were measured. "
+    change = f"From {100 * rights[0]:.1f} % to {100 * rights[-1]:.1f} %. "
+    prose = f"{level if same else change}{told}"
+    return Section("Accuracy", prose, figures=[] if same else [Figure(svg, "")])
 
 
 def _cell(name: str, value: Any) -> str | Digest:

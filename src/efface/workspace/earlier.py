@@ -107,11 +107,16 @@ def explained(
         return ForgottenError(f"{error.message} It was {before}.", fix, before)
     _, notes = meant(request, owners)
     if notes:
-        return RequestError(error.message, f"{error.fix} {'; '.join(notes)}.")
+        return RequestError(error.message, _either(error.fix, *notes))
     if not inventory.forgotten:
         return error
-    hint = "if it was forgotten, nothing is left to do: names of forgotten records are not kept."
-    return RequestError(error.message, f"{error.fix} {hint}")
+    hint = "if it was forgotten, nothing is left to do: names of forgotten records are not kept"
+    return RequestError(error.message, _either(error.fix, hint))
+
+
+def _either(*fixes: str) -> str:
+    """Several things to try, as one sentence."""
+    return "; ".join(fix.removesuffix(".") for fix in fixes) + "."
 
 
 def _forms(request: Request) -> Iterator[Request]:

@@ -72,8 +72,12 @@ def _changed(folder: Path) -> LedgerError:
     return LedgerError(message, "restore the workspace from a copy.")
 
 
-def digests_of(root: Path, paths: list[Path]) -> dict[str, str]:
-    return {path.relative_to(root).as_posix(): file_digest(path) for path in sorted(paths)}
+def digests_of(
+    root: Path, paths: list[Path], known: Mapping[Path, str] | None = None
+) -> dict[str, str]:
+    """By their names below ``root``; what is ``known`` (``files.hashing``) is not read."""
+    had = known or {}
+    return {p.relative_to(root).as_posix(): had.get(p) or file_digest(p) for p in sorted(paths)}
 
 
 def bytes_digest(data: bytes) -> str:

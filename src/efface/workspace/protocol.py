@@ -9,14 +9,16 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
 
 from efface import files
+from efface.environment import environment
 from efface.errors import EffaceError, Interrupted, RequestError
 from efface.guarantee.certificates import Certificate
 from efface.model.request import Request
@@ -26,7 +28,7 @@ from efface.workspace.disk import explaining_the_disk, is_disk, is_full, remove,
 from efface.workspace.earlier import hash_of, rows_of_several
 from efface.workspace.forgotten import Forgotten
 from efface.workspace.published import CURRENT, SCHEMA, Current
-from efface.workspace.signing import Signing
+from efface.workspace.signing import Signing, among_others
 from efface.workspace.steps import Action, Intent, Milestone, reach, sync_directory
 from efface.workspace.store import Store
 
@@ -76,6 +78,8 @@ class RequestProtocol:
         self, intent: Intent, progress: Progress | None, together: Sequence[Request] = ()
     ) -> Result:
         """From the saved intent on, the request will be carried out, by this process or another."""
+        if self._hides(intent):
+            intent = replace(intent, references=among_others(intent.references))
         try:
             with explaining_the_disk("nothing was changed.", "free some space, ask again."):
                 several = self._several(intent, together)
@@ -139,23 +143,29 @@ class RequestProtocol:
             return {}
         return {"request": hash_of(intent.request, self.inventory.key)}
 
+    def _hides(self, intent: Intent) -> bool:
+        """Whether noise hides the difference to the release before: then so must be how many asked."""
+        return intent.guarantee is not None and not self.store.part.noisy
+
     def _several(self, intent: Intent, together: Sequence[Request]) -> list[dict[str, Any]]:
-        """Rows by which each is known later. Where noise hides the difference to the release before, so must
-        be how many asked: then there are none."""
-        hidden = intent.guarantee is not None and not self.store.part.noisy
-        return [] if hidden else list(rows_of_several(together, self.inventory.key))
+        """Rows by which each is known later; none where it is hidden how many there are."""
+        return [] if self._hides(intent) else list(rows_of_several(together, self.inventory.key))
 
     def _compute(
         self, intent: Intent, progress: Progress | None
     ) -> tuple[MixedLinear | KeptModel, Certificate | None]:
         if intent.action is Action.FORGET:
             assert intent.request is not None
-            kept = self.store.kept_model()
             # Whether the user part alone was agreed to was checked when the request came.
             options: dict[str, Any] = {"user_part_only": True, "progress": progress}
             if intent.procedure is not None:  # parts with one way to forget are asked without
                 options["procedure"] = intent.procedure
-            return kept, kept.carry_out(intent.request, intent.guarantee, **options)
+            with ThreadPoolExecutor(
+                1
+            ) as beside:  # the certificate will ask for it: found meanwhile
+                beside.submit(environment, integer=True)
+                kept = self.store.kept_model()
+                return kept, kept.carry_out(intent.request, intent.guarantee, **options)
         part = self.store.staged()
         if intent.action.is_partners:
             kept = self.store.kept_model()

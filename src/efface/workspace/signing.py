@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,11 +31,22 @@ if TYPE_CHECKING:
 
 SCHEMA = "efface.signing/1"
 ROW = "receipt"  # the kind of a row
+HIDING = 16  # references of a receipt that hides how many asked, at least
 NOT_COVERED = (
     "copies of the model, of its predictions or of the images that are kept outside this folder",
     "that the images named in the request are all that there are of the person",
     "that the clock of whoever signed was right (a time stamp beside the receipt can say that)",
 )
+
+
+def among_others(references: tuple[str, ...]) -> tuple[str, ...]:
+    """The references of a receipt among random ones, so that it does not tell how many asked: ``HIDING``
+    of them, or the next power of two. Whoever knows what a reference is made of finds it there."""
+    if not references:
+        return ()
+    size = max(HIDING, 1 << (len(references) - 1).bit_length())
+    others = (secrets.token_hex(32) for _ in range(size - len(references)))
+    return tuple(sorted((*references, *others)))
 
 
 class Signing:

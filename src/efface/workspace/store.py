@@ -5,7 +5,7 @@ Nothing here decides when a file counts: that is ``protocol.py``'s part.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -244,9 +244,10 @@ class Store:
         core: int,
     ) -> None:
         """All files of a release, on disk but not yet served."""
-        model.save_user(self.paths.release(number))
-        reach(Milestone.RELEASE)
-        self._write_private(number, model)
+        with files.hashing() as written:
+            model.save_user(self.paths.release(number))
+            reach(Milestone.RELEASE)
+            self._write_private(number, model)
         forgotten.save(self.paths.private(number))
         reach(Milestone.PRIVATE)
         if certificate is not None:
@@ -260,7 +261,7 @@ class Store:
                 files.write_json(folder / f"{number}.{form}.json", named, mode=mode)
             sync_directory(folder)
         reach(Milestone.CERTIFICATE)
-        self._manifest_of(number, core, model.cache, forgotten.key)
+        self._manifest_of(number, core, model.cache, forgotten.key, written)
         for folder in (self.paths.private(number), self.paths.release(number)):
             sync_directory(folder)
             sync_directory(folder.parent)
@@ -276,7 +277,12 @@ class Store:
         files.write_json(private / "state.json", values)
 
     def _manifest_of(
-        self, number: int, core: int, cache: ActivationCache | None, key: bytes
+        self,
+        number: int,
+        core: int,
+        cache: ActivationCache | None,
+        key: bytes,
+        written: Mapping[Path, str],
     ) -> None:
         """Write the manifest of a release; what never changes of a core is not read again."""
         paths = [*(self.paths.release(number)).iterdir(), self.paths.root / "private" / KEY]
@@ -284,7 +290,7 @@ class Store:
             p for p in self.paths.private(number).iterdir() if not p.name.startswith(MANIFEST)
         ]
         paths += (self.paths.certificates).glob(f"{number}.*.json")
-        listed = digests_of(self.paths.root, paths)
+        listed = digests_of(self.paths.root, paths, written)
         before = {} if current(self.paths.root) is None else dict(self.inventory.manifest.files)
         if core == number:
             listed |= digests_of(self.paths.root, list(self.paths.core(core).iterdir()))

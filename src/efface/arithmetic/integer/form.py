@@ -90,10 +90,12 @@ class IntegerForm(Form):
         return cls._find(core, tuple(images.shape[1:]), batches, False)[0]
 
     @classmethod
-    def without_data(cls, core: Core) -> tuple[IntegerForm, Tensor, int]:
+    def without_data(
+        cls, core: Core, count: int = synthetic.COUNT
+    ) -> tuple[IntegerForm, Tensor, int]:
         """From synthetic images, matched to the network's own statistics: the form, its activations of
         them, and how many layers were matched."""
-        images = synthetic.pixels(core)
+        images = synthetic.pixels(core, count)
         source = pixel_source(core.backbone.preprocess)
         q = _centred(torch.from_numpy(np.stack(images)), core.backbone.preprocess)
         matched = sum(getattr(op, "statistics", None) is not None for op in _prefix_ops(core))

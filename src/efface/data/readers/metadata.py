@@ -58,7 +58,7 @@ def listed_rows(
     except csv.Error as problem:  # most often a quote that is never closed
         raise FormatError(f"{name}: {problem}.", "check its quotes.") from problem
     names = {column for _, columns in lines for column in columns}
-    check_names(names - {"file_name"}, used=names)
+    check_names(names - {"file_name"}, used=names, where=name)
     return [_metadata_row(f"line {n} of {name}", columns, source) for n, columns in lines]
 
 

@@ -152,7 +152,7 @@ def _columns(
     columns |= {name: [value] * n for name, value in table.given.items()}
     columns["label"] = columns.pop(label)
     cells = columns.pop(shown) if texts else list(_cells(table.blob, file, shown))
-    check_names(columns, used=columns)
+    check_names(columns, used=columns, where=table.blob.name)
     return cells, columns
 
 

@@ -49,7 +49,7 @@ def find_webdataset(shards: Sequence[Blob]) -> Found:
             names |= set(columns)
             split = split_of_name(shard.stem)
             rows.append(make_row(columns, sample.images[0], f"{shard.stem}/{key}", split=split))
-    check_names(names, used=names)
+    check_names(names, used=names, where=shards[0].name if len(shards) == 1 else "")
     return Found(rows, whole_number_classes(labels), skipped=skipped, listed=False)
 
 

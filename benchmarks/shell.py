@@ -1,0 +1,87 @@
+"""Seconds of `efface forget` as somebody types it: from the shell's fork to the program's end.
+
+    python benchmarks/shell.py --out benchmarks/results/shell.json
+
+`workspace.py` has the request once Python is up; here is the rest of it, too: Python, imports, options, the
+certificate on the screen, the end. The workspace is of the default's size (4,077 features, 40 classes, 1,200
+images of 120 people, as cub40 has them), its rows are synthetic; one person after the other asks. The first
+request is a warm-up, and compiles Python's files, as an installation does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from efface import Workspace
+from efface.workspace.verify import all_checks
+from workspace import fitted, network
+
+ROOT = Path(__file__).parents[1]
+
+
+def environment() -> dict[str, str]:
+    """This checkout's package, whose compiled files are kept."""
+    found = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    found.pop("PYTHONDONTWRITEBYTECODE", None)
+    return found
+
+
+def ask(path: Path, owner: str) -> tuple[float, float]:
+    """Seconds of the whole, and of the request in it, as the command says."""
+    words = [sys.executable, "-m", "efface", "forget", str(path), "--owner", owner]
+    start = time.perf_counter()
+    done = subprocess.run(words, capture_output=True, text=True, env=environment(), check=True)
+    whole = time.perf_counter() - start
+    (inner,) = [line.split()[-1] for line in done.stdout.splitlines() if "seconds" in line]
+    return whole, float(inner)
+
+
+def measured(images: int, features: int, classes: int, requests: int) -> dict[str, Any]:
+    net = network(features)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model"
+        Workspace.create(path, fitted(images, net, features, classes), module=net)
+        asked = [ask(path, f"user-{i}") for i in range(requests + 1)][1:]
+        if not all(check.ok for check in all_checks(Workspace.open(path, module=net))):
+            raise SystemExit("the workspace does not verify")
+    whole = sorted(seconds for seconds, _ in asked)
+    return {
+        "seconds": [round(seconds, 3) for seconds, _ in asked],
+        "median_seconds": round(statistics.median(whole), 3),
+        "least_seconds": round(whole[0], 3),
+        "most_seconds": round(whole[-1], 3),
+        "median_of_the_request": round(statistics.median(inner for _, inner in asked), 3),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    for name, default in (("images", 1200), ("features", 4077), ("classes", 40), ("requests", 15)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--note", help="What else was running, for the JSON.")
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    shape = {name: getattr(args, name) for name in ("images", "features", "classes", "requests")}
+    values = {
+        "setting": {**shape, "cpus": os.cpu_count(), "load_before": round(os.getloadavg()[0], 1)},
+        **({} if args.note is None else {"note": args.note}),
+        **measured(**shape),
+    }
+    text = json.dumps(values, indent=1) + "\n"
+    if args.out is None:
+        print(text, end="")
+    else:
+        args.out.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,185 @@
+"""The gallery of reports, docs/gallery/: every page that efface writes, made on digits, and its picture.
+
+    python tools/gallery.py             # all of it, in some minutes; then look at it, and commit
+    python tools/gallery.py --pictures  # the pictures alone, of the pages that are there
+
+A picture shows the page on a wide screen and on a phone; that takes Chromium and playwright (extra ``dev``).
+docs/gallery.md has the list between two comments, written from here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+ROOT = Path(__file__).parents[1]
+FOLDER, PAGE = ROOT / "docs" / "gallery", ROOT / "docs" / "gallery.md"
+BEGIN, END = "<!-- pages: tools/gallery.py -->", "<!-- end of pages -->"
+WIDE, PHONE = (1280, 800), (390, 800)
+HEIGHT, GAP, QUALITY = 500, 16, 70  # of a picture, in pixels; of WebP
+MODEL = "efface-demo/workspace"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A page: what to type for it (``commands``, the last one writes ``made``), and what it is for."""
+
+    name: str
+    title: str
+    words: str
+    commands: tuple[str, ...]
+    made: str
+
+
+SHOWN = (
+    Shown(
+        "demo",
+        "The demo",
+        "A model, a request, a certificate and attacks, on handwritten digits: what `make demo` ends in.",
+        ("efface demo --out efface-demo",),
+        "efface-demo/report.html",
+    ),
+    Shown(
+        "releases",
+        "Two releases",
+        "What was asked in between, what changed, what is not known any more.",
+        (
+            "efface keys new signing.key",
+            f"efface evaluate {MODEL} digits --json > before.json",
+            f"efface forget {MODEL} --owner u23 --key signing.key",
+            f"efface evaluate {MODEL} digits --json > after.json",
+            f"efface releases {MODEL} --evaluation before.json --evaluation after.json",
+        ),
+        "releases.html",
+    ),
+    Shown(
+        "request",
+        "A request, for a privacy officer",
+        "One page in plain words, to print and sign. [What it says](officer.md).",
+        (f"efface evidence {MODEL} --request 2 --out request.html",),
+        "request.html",
+    ),
+    Shown(
+        "request-de",
+        "The same in German",
+        "French and Spanish are there, too.",
+        (f"efface evidence {MODEL} --request 2 --language de --out request-de.html",),
+        "request-de.html",
+    ),
+    Shown(
+        "audit",
+        "An audit",
+        "Attacks on a model before and after a request. [How to read it](audit.md).",
+        (f"efface audit {MODEL} digits --owner u24 --worlds 8 --out audit",),
+        "audit/report.html",
+    ),
+    Shown(
+        "compare",
+        "Ways to forget, compared",
+        "The paper's SGD, the solved procedure, `compact` and retraining, attacked in the same way.",
+        ("efface compare digits --features 300 --out compare",),
+        "compare/report.html",
+    ),
+    Shown(
+        "reproduce",
+        "The paper's experiments",
+        "Every figure in its smallest form. [The claims, one by one](paper.md).",
+        ("efface reproduce all --data digits --preset tiny --out reproduce",),
+        "reproduce/digits/report.html",
+    ),
+)
+
+
+def make(folder: Path) -> None:
+    """Every page, by the commands that the gallery shows, in an empty folder."""
+    FOLDER.mkdir(exist_ok=True)
+    for shown in SHOWN:
+        for command in shown.commands:
+            print(command, flush=True)
+            _run(command, folder)
+        shutil.copy(folder / shown.made, FOLDER / f"{shown.name}.html")
+
+
+def _run(command: str, folder: Path) -> None:
+    words, _, to = command.partition(" > ")
+    program = [sys.executable, "-m", *shlex.split(words)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(program, cwd=folder, env=environment, capture_output=True, text=True)
+    if done.returncode not in (0, 3):  # 3: an attack succeeded, which a page may well show
+        raise SystemExit(f"{command}: {done.stderr[-2000:]}")
+    if to:
+        (folder / to).write_text(done.stdout, encoding="utf-8")
+
+
+def draw() -> None:
+    """A picture of each page, as WebP."""
+    from playwright.sync_api import sync_playwright
+
+    found = next((p for p in map(shutil.which, ("chromium", "google-chrome")) if p), None)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        for shown in SHOWN:
+            picture(browser, FOLDER / f"{shown.name}.html").save(
+                FOLDER / f"{shown.name}.webp", quality=QUALITY, method=6
+            )
+        browser.close()
+
+
+def picture(browser: Any, page: Path) -> Image.Image:
+    """Its beginning on a wide screen, and on a phone beside it."""
+    screens = [_screen(browser, page, *size) for size in (WIDE, PHONE)]
+    scaled = [s.resize((round(s.width * HEIGHT / s.height), HEIGHT)) for s in screens]
+    whole = Image.new("RGB", (sum(s.width for s in scaled) + GAP, HEIGHT), "white")
+    whole.paste(scaled[0], (0, 0))
+    whole.paste(scaled[1], (scaled[0].width + GAP, 0))
+    return whole
+
+
+def _screen(browser: Any, page: Path, width: int, height: int) -> Image.Image:
+    opened = browser.new_page(viewport={"width": width, "height": height}, color_scheme="light")
+    opened.goto(page.as_uri())
+    taken = Image.open(io.BytesIO(opened.screenshot()))
+    opened.close()
+    return taken
+
+
+def listing() -> Iterator[str]:
+    """The gallery in Markdown."""
+    for shown in SHOWN:
+        yield f"## {shown.title}"
+        yield f"{shown.words} [Open it](gallery/{shown.name}.html)."
+        yield "```\n" + "\n".join(shown.commands) + "\n```"
+        alternative = f"{shown.title}, on a wide screen and on a phone"
+        yield f"[![{alternative}](gallery/{shown.name}.webp)](gallery/{shown.name}.html)"
+
+
+def written(text: str) -> str:
+    """docs/gallery.md with the list as it should be."""
+    head, rest = text.split(BEGIN)
+    return f"{head}{BEGIN}\n\n" + "\n\n".join(listing()) + f"\n\n{END}{rest.split(END)[1]}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pictures", action="store_true")
+    if not parser.parse_args().pictures:
+        with tempfile.TemporaryDirectory() as folder:
+            make(Path(folder))
+    draw()
+    PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
