@@ -15,15 +15,14 @@ from efface.reproduce.results import Results
 from efface.reproduce.specimen import specimen_of
 
 
-def expected_seconds(bench: Bench, figures: Sequence[PaperFigure]) -> float:
-    """Passes that the figures say they take, times one measured on a few images."""
+def pass_seconds(bench: Bench) -> float:
+    """One pass over all images, measured on a few of them."""
     specimen = specimen_of(bench, bench.spot())
     few = specimen.scene.problem(specimen.scene.everyone[:256])
     few.product(few.zeros())
     begin = time.monotonic()
     few.product(few.zeros())
-    each = (time.monotonic() - begin) / few.n * len(specimen.scene.train)
-    return each * sum(figure.passes(bench) for figure in figures)
+    return (time.monotonic() - begin) / few.n * len(specimen.scene.train)
 
 
 def measure(
@@ -32,16 +31,19 @@ def measure(
     """Measure what is missing in ``out``."""
     kept = {f.name: Results(out / f"{f.name}.json", f.settings(bench), show=False) for f in figures}
     missing = [f for f in figures if any(part not in kept[f.name] for part in f.parts(bench))]
+    each = pass_seconds(bench) if missing else 0.0
     if missing:
-        say(f"expected time: up to {_duration(expected_seconds(bench, missing))}")
+        say(f"expected time: up to {_duration(each * sum(f.passes(bench) for f in missing))}")
     for figure in missing:
-        say(f"{figure.name}: {figure.title}")
+        say(f"{figure.name}: {figure.title} (up to {_duration(each * figure.passes(bench))})")
+        first = time.monotonic()
         for name, part in figure.parts(bench).items():
             if name not in kept[figure.name]:
                 begin = time.monotonic()
                 kept[figure.name].put(name, part())
                 say(f"  {name}: {time.monotonic() - begin:.0f} s")
         kept[figure.name].finish()
+        say(f"{figure.name}: done after {_duration(time.monotonic() - first)}")
 
 
 def _duration(seconds: float) -> str:
