@@ -68,7 +68,8 @@ def with_network(name: str, words: Words, args: argparse.Namespace) -> Words:
 
 def found(folder: Path) -> list[dict[str, Any]]:
     """The outcomes in a folder, in the order of the presets."""
-    paths = [folder / f"{name}.json" for name in FULL]
+    names = (*FULL, *(f"growth-{axis}" for axis in "nkc"))  # of slopes.py, where somebody ran it
+    paths = [folder / f"{name}.json" for name in names]
     read = [json.loads(path.read_text()) for path in paths if path.is_file()]
     return [values for values in read if values.get("schema") == SCHEMA]
 
