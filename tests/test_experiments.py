@@ -168,6 +168,16 @@ def test_the_seconds_from_the_shell_are_those_that_were_measured() -> None:
         assert [words for words in said if words not in shown] == []
 
 
+def test_the_exports_on_the_page_are_those_that_were_measured() -> None:
+    text = (ROOT / "benchmarks/results/exports.json").read_text(encoding="utf-8")
+    page = (ROOT / "docs/serving.md").read_text(encoding="utf-8")
+    for name, found in json.loads(text)["formats"].items():
+        size, seconds = f"{found['megabytes']} MB", f"{found['seconds']} s"
+        assert f"| `--{name}` | {size} | {seconds} | {found['ran_with']} |" in page
+        assert found["bit_equal"] is True
+        assert found["largest_difference"] == 0
+
+
 def test_photos_get_owners_that_are_drawn(tmp_path: Path) -> None:
     for split, count in (("train", 6), ("test", 3)):
         for label in "abc":
