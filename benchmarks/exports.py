@@ -24,7 +24,8 @@ FORMATS = {"torch": "model.pt2", "onnx": "model.onnx", "numpy-head": "head.npz"}
 def measured(model: Path, name: str, main: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "served"
-        words = [sys.executable, "-m", "efface", "export", str(model), f"--{name}", "--out", out]
+        words = [sys.executable, "-m", "efface", "export", str(model), f"--{name}"]
+        words += ["--out", str(out)]
         start = time.perf_counter()
         subprocess.run(words, capture_output=True, check=True)
         seconds = time.perf_counter() - start
