@@ -147,8 +147,9 @@ def test_every_benchmark_is_listed_and_those_that_make_bench_runs_are_marked() -
     ran = subprocess.run(command, cwd=ROOT / "benchmarks", capture_output=True, text=True)
     assert marked == set(ran.stdout.split())
     named = set(re.findall(r"`(\w+\.py)`", page))
-    helpers = {"growth.py", "transcript.py"}  # what others import, and nobody runs
-    assert {path.name for path in (ROOT / "benchmarks").glob("*.py")} - named == helpers
+    helpers = {"growth", "transcript"}  # what others import, and nobody runs
+    there = {path.name for path in (ROOT / "benchmarks").glob("*.py")}
+    assert {Path(name).stem for name in there - named} == helpers
 
 
 def test_the_shell_is_timed_from_outside(tmp_path: Path) -> None:
@@ -170,6 +171,16 @@ def test_the_seconds_from_the_shell_are_those_that_were_measured() -> None:
     for page in ("README.md", "benchmarks/README.md"):
         shown = " ".join((ROOT / page).read_text(encoding="utf-8").split())
         assert [words for words in said if words not in shown] == []
+
+
+def test_the_exports_on_the_page_are_those_that_were_measured() -> None:
+    text = (ROOT / "benchmarks/results/exports.json").read_text(encoding="utf-8")
+    page = (ROOT / "docs/serving.md").read_text(encoding="utf-8")
+    for name, found in json.loads(text)["formats"].items():
+        size, seconds = f"{found['megabytes']} MB", f"{found['seconds']} s"
+        assert f"| `--{name}` | {size} | {seconds} | {found['ran_with']} |" in page
+        assert found["bit_equal"] is True
+        assert found["largest_difference"] == 0
 
 
 def test_photos_get_owners_that_are_drawn(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The gallery of reports, docs/gallery/: every page that efface writes, made on digits, and its picture.
+"""The gallery of reports, docs/gallery/: pages that efface writes, made on digits, and a picture of each.
 
     python tools/gallery.py             # all of it, in some minutes; then look at it, and commit
     python tools/gallery.py --pictures  # the pictures alone, of the pages that are there
@@ -84,20 +84,6 @@ SHOWN = (
         "Attacks on a model before and after a request. [How to read it](audit.md).",
         (f"efface audit {MODEL} digits --owner u24 --worlds 8 --out audit",),
         "audit/report.html",
-    ),
-    Shown(
-        "compare",
-        "Ways to forget, compared",
-        "The paper's SGD, the solved procedure, `compact` and retraining, attacked in the same way.",
-        ("efface compare digits --features 300 --out compare",),
-        "compare/report.html",
-    ),
-    Shown(
-        "reproduce",
-        "The paper's experiments",
-        "Every figure in its smallest form. [The claims, one by one](paper.md).",
-        ("efface reproduce all --data digits --preset tiny --out reproduce",),
-        "reproduce/digits/report.html",
     ),
 )
 

@@ -119,6 +119,9 @@ def test_a_picture_that_is_not_there_is_not_found(workspace: Workspace, tmp_path
     assert find(workspace, file) == []
     with pytest.raises(RequestError, match="no record is this picture"):
         request_for([], near=True)
+    (tmp_path / "words.jpg").write_text("no picture")
+    with pytest.raises(RecordError, match=r"words\.jpg.*not an image.*picture that can be opened"):
+        find(workspace, tmp_path / "words.jpg")
     with pytest.raises(RecordError, match="no such file"):
         find(workspace, tmp_path / "missing.png")
 

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "AVIF", "PPM", "JPEG2000")
 LARGEST_PIXELS = 100_000_000
+REPLACE = (
+    "replace the file or take it out of the data; --skip-bad (in Python: skip_bad=True) sets bad "
+    "images aside."
+)
 GRAY_MODES = frozenset({"1", "L", "LA", "La", "I", "I;16", "I;16L", "I;16B", "I;16N"})
 
 Content: TypeAlias = bytes | np.ndarray
@@ -189,12 +193,8 @@ def _to_8_bits(pixels: np.ndarray) -> np.ndarray:
 
 
 @contextmanager
-def naming(record_id: str) -> Iterator[None]:
+def naming(record_id: str, fix: str = REPLACE) -> Iterator[None]:
     """Turns what a missing file or a damaged image raises into an error that names the record."""
-    fix = (
-        "replace the file or take it out of the data; --skip-bad (in Python: skip_bad=True) sets bad "
-        "images aside."
-    )
     try:
         yield
     except FileNotFoundError as problem:

@@ -69,7 +69,9 @@ class Request:
             raise RequestError(
                 f"a request names exactly one of ids, owner, cohort, label or everything, "
                 f"this one has {len(chosen)}.",
-                "split it into several requests.",
+                "split it into several requests."
+                if chosen
+                else "say whom: --owner NAME, say (in Python: owner=).",
             )
         kind, value = chosen[0]
         if kind is RequestKind.EVERYTHING:

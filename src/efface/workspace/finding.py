@@ -38,7 +38,7 @@ def find(workspace: Workspace, image: Path | str, near: int = NEAR) -> list[Matc
     path = Path(image)
     if not path.is_file():
         raise RecordError(str(path), "there is no such file.", "check the path.")
-    with naming(str(path)):
+    with naming(str(path), "give a picture that can be opened."):
         content = FileImage(path).content()
         looks = both_looks(decode(content))
     digest, data, index = digest_of(content), workspace.data, workspace.core_index
