@@ -81,7 +81,7 @@ SHOWN = (
     Shown(
         "audit",
         "An audit",
-        "Attacks on a model before and after a request. [How to read it](audit.md).",
+        "Of somebody who is still in the model: all influence is left. [How to read it](audit.md).",
         (f"efface audit {MODEL} digits --owner u24 --worlds 8 --out audit",),
         "audit/report.html",
     ),
