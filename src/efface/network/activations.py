@@ -116,6 +116,7 @@ def gather(
         if progress is not None:
             progress(done / len(todo), f"activations {done}/{len(todo)}")
     if cache is not None:
+        cache.settle()
         return cache.rows(records.digests)
     if kept.on_disk:
         return SpooledActivations(kept)
@@ -190,12 +191,17 @@ class ActivationCache:
         new = [digest for digest in dict.fromkeys(digests) if digest not in self]
         self._places.make_room(len(new))
         self._claim()
-        places = self._places.reserve(new)
+        places = self._places.reserve(new) if new else {}
         memory = self._map("r+")
         for digest, row in zip(digests, values, strict=True):
             memory[places[digest] if digest in places else self._places.slots[digest]] = row
         memory.flush()
-        self._places.enter(places)
+        if places:
+            self._places.enter(places)
+
+    def settle(self) -> None:
+        """After many ``put``: the index in one file."""
+        self._places.settle()
 
     def _narrow(self, rows: Tensor) -> np.ndarray:
         with np.errstate(over="ignore"):

@@ -21,6 +21,7 @@ from typing import Any
 from efface.files import BINARY, PRIVATE, mode_in, set_mode, write_bytes
 
 INDEX, LOG = "index.json", "index.log"
+FIRST = 1  # the moment of an index without a log
 LEAST = 64  # places; from there on their number doubles
 
 
@@ -146,11 +147,24 @@ class Places:
             os.close(handle)
         self._may_append = True
 
+    def settle(self) -> None:
+        """No log any more: what the files hold then follows from the records, not from how they came."""
+        if (self.folder / LOG).exists():
+            self.write()
+
     def write(self) -> None:
-        """All of it anew; the log is of an earlier moment then, and deleted."""
-        log, moment = self.folder / LOG, 1 if self._moment is None else self._moment + 1
-        if self._moment is None:
-            log.unlink(missing_ok=True)  # it counts for nothing, and must not be taken for the next
+        """All of it anew, and no log.
+
+        With a log beside it, all of it is first of a later moment, so that what the log says does not count
+        when it is still there after a crash; once it is gone the moment is the first one again.
+        """
+        log = self.folder / LOG
+        if log.exists() and self._moment is not None:
+            self._write(self._moment + 1)
+        log.unlink(missing_ok=True)  # beside an index without a moment it counts for nothing
+        self._write(FIRST)
+
+    def _write(self, moment: int) -> None:
         values = {
             "shape": self.shape,
             "capacity": self.capacity,
@@ -161,4 +175,3 @@ class Places:
         }
         write_bytes(self.folder / INDEX, json.dumps(values).encode())
         self._moment, self._may_append, self.is_whole = moment, True, True
-        log.unlink(missing_ok=True)

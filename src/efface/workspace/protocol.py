@@ -176,6 +176,7 @@ class RequestProtocol:
         if model.cache is not None:
             assert part.activations is not None
             model.cache.put(part.records.digests, part.activations[slice(0, len(part))])
+            model.cache.settle()
         return model, model.absorb(part, guarantee=intent.guarantee, progress=progress)
 
     def _replan(self, intent: Intent) -> None:

@@ -396,5 +396,5 @@ def fill_cache(cache: ActivationCache, data: TrainingSet, batch_size: int = 256)
         return
     digests = data.digests
     for start in range(0, len(digests), batch_size):
-        part = slice(start, start + batch_size)
-        cache.put(digests[part], rows[part])
+        cache.put(digests[start : start + batch_size], rows[start : start + batch_size])
+    cache.settle()
