@@ -71,8 +71,8 @@ def _one_letter_less(word: str) -> Iterable[str]:
 def is_one_slip(a: str, b: str) -> bool:
     """Whether one letter more, fewer or other, or two neighbours exchanged, make ``a`` of ``b``.
 
-    >>> [is_one_slip(word, "owner") for word in ("ownr", "onwer", "owned", "order", "owner")]
-    [True, True, True, False, False]
+    >>> tuple(is_one_slip(word, "owner") for word in ("ownr", "onwer", "owned", "order", "owner"))
+    (True, True, True, False, False)
     """
     if len(a) > len(b):
         a, b = b, a

@@ -165,8 +165,8 @@ class Report:
 def tiles(count: int, most: int) -> int:
     """How many tiles stand in a row, so that rows are even and none of them holds only one.
 
-    >>> [tiles(n, 6) for n in (1, 5, 6, 7, 8, 13)]
-    [1, 5, 6, 4, 4, 5]
+    >>> tuple(tiles(n, 6) for n in (1, 5, 6, 7, 8, 13))
+    (1, 5, 6, 4, 4, 5)
     """
     for num_rows in range(max(1, -(-count // most)), count + 1):
         in_a_row = -(-count // num_rows)
