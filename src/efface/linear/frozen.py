@@ -42,8 +42,8 @@ class FrozenLayer(Layer):
 def freeze_below(layer: Layer, names: Collection[str]) -> Layer:
     """``layer`` with user weights in ``names`` alone; they must be its last ones.
 
-    A module without a fast form that holds some of them cannot be cut, and keeps all of its weights out of it
-    through its own ``names`` (``OpaqueLayer.restrict``).
+    A module without a fast form is not cut: it is differentiated by those of its weights alone
+    (``OpaqueLayer.restrict``).
     """
     if not any(name in names for name in layer.names):
         return layer if isinstance(layer, IdentityLayer) else FrozenLayer(layer)

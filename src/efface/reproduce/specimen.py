@@ -145,8 +145,8 @@ class Specimen:
     def rate(self) -> float:
         """Of SGD: 1/λmax(H), the largest step that it is sure to survive; one for all requests.
 
-        The printed rates belong to the paper's own problems: 2.5e-4 on our loss for CUB-200, which is about
-        this; on smaller networks they would leave SGD where it starts.
+        The printed rates belong to the paper's own problems; on small networks they would leave SGD where it
+        starts. ``standing`` has both.
         """
         return 1.0 / self.stability.eigenvalue_estimate
 

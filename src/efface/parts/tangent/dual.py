@@ -10,7 +10,8 @@ w* − w = (JᵀJ + nμI)⁻¹ Jᵀρ, and s/(s² + nμ) ≤ 1/(2√(nμ)) for e
 
     ‖w − w*‖  ≤  ‖ρ‖ / (2 √(nμ)),
 
-where the gradient g = −Jᵀρ/n alone gives ‖g‖/μ, which is larger by up to ‖J‖/√(nμ).
+where the gradient g = −Jᵀρ/n alone gives ‖g‖/μ, which may be 2‖J‖/√(nμ) times that. ρ is computed in
+float64; the rounding of that is not in the bound, and no certificate rests on it.
 """
 
 from __future__ import annotations
