@@ -26,6 +26,7 @@ from efface.parts.table import view_of
 from efface.parts.tangent.cg import ConjugateGradient
 from efface.parts.tangent.dense import jacobian_rows
 from efface.parts.tangent.kfac import Kfac
+from efface.parts.tangent.primal import SharedRows
 from efface.parts.tangent.problem import RidgeProblem
 from efface.parts.tangent.sgd import largest_eigenvalue
 from efface.parts.view import LinearView, Samples
@@ -203,6 +204,8 @@ class Scene:
 
     def logits(self, weights: Tensor, samples: Samples, batch_size: int = 256) -> Tensor:
         """offset + f + J w in float64, (n, c)."""
+        if isinstance(samples.inputs, SharedRows):  # prepared already
+            return samples.offset + self._problem_of(samples).push(weights, outputs=True)
         out = [torch.zeros(0, samples.offset.shape[1], dtype=torch.float64)]
         dtype = torch.float64 if self.shared else torch.float32
         for start in range(0, len(samples), batch_size):

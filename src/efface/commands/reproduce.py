@@ -39,6 +39,9 @@ def reproduce(
     cache: Annotated[
         Path | None, typer.Option(help="For activations and weights. Default: OUT/cache.")
     ] = None,
+    memory: Annotated[
+        float, typer.Option(min=0.1, help="GiB for the prepared samples of a model.")
+    ] = 6.0,
     draw_only: Annotated[
         bool, typer.Option("--draw-only", help="Measure nothing: draw what OUT holds.")
     ] = False,
@@ -60,7 +63,8 @@ def reproduce(
     if not draw_only:
         say = _quiet if json else _say
         size = resolve(preset, backbone, limit=limit, side=side, seeds=seeds)
-        bench = Bench(data, backbone, size, cache or where / "cache", say=say)
+        room = int(memory * 2**30)
+        bench = Bench(data, backbone, size, cache or where / "cache", memory=room, say=say)
         measure(bench, figures, where, say)
     values = present(where)
     finish(

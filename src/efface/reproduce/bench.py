@@ -26,6 +26,7 @@ from efface.model.mixed_linear import MixedLinear
 from efface.network.activations import ActivationCache
 from efface.network.core import Core
 from efface.network.training import Stage
+from efface.parts.tangent.primal import Primal
 from efface.parts.tangent.reading import Reading
 from efface.reproduce.presets import Preset
 from efface.reproduce.results import name_of
@@ -48,7 +49,10 @@ class Spot:
 
 
 class Bench:
-    """Args: as of ``efface reproduce``; ``cache`` keeps activations and weights (it may be deleted)."""
+    """Args: as of ``efface reproduce``; ``cache`` keeps activations and weights (it may be deleted).
+
+    ``memory`` is how many bytes the prepared samples of a problem may take.
+    """
 
     def __init__(
         self,
@@ -58,10 +62,14 @@ class Bench:
         cache: Path,
         *,
         linearize: str = "last-block",
+        memory: int = 6 << 30,
         say: Callable[[str], None] = print,
     ) -> None:
         self.data, self.backbone, self.preset, self.linearize = data, backbone, preset, linearize
         self.cache, self.name, self.say = Path(cache), name_of(data), say
+        self.memory = memory
+        # The prepared training samples of the last specimen, and whose they are: the next may be of the same.
+        self.primal: tuple[tuple[Any, ...], Primal | None] = (), None
         self.paper_epochs = preset.paper_epochs(self.name)
 
     @cached_property
@@ -177,6 +185,17 @@ class Bench:
     def tensor(self, core: Core, records: Records) -> Tensor:
         rows = core.activations(records, self._usable(core))
         return rows[slice(0, len(rows))]
+
+    def features(self, spot: Spot, records: Records) -> Tensor:
+        """Pooled features of some records in the core of a spot, (n, p)."""
+
+        def make() -> dict[str, Any]:
+            core = self.core_and_data(spot)[0]
+            return {"features": core.features_of(self.tensor(core, records))}
+
+        parts = hashlib.sha256("\n".join(records.digests).encode()).hexdigest()
+        key = {"what": "features", "core": [spot.fraction, spot.seed, spot.whole_class]}
+        return self.kept(key | {"records": parts}, make)["features"]
 
     def spot(self, **changes: Any) -> Spot:
         return replace(Spot(self.preset.core_fraction, self.mu), **changes)

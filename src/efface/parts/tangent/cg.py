@@ -73,7 +73,7 @@ class ConjugateGradient:
         norms: list[float] = []
         start = float(rhs.norm())
         # In float32 products the recursive residual stops meaning anything after about 5 digits.
-        floor = max(0.5 * target, 1e-5 * start if problem.dtype == torch.float32 else 0.0)
+        floor = max(0.5 * target, problem.floor * start)
         for _ in range(budget):
             hp = problem.product(p)
             curvature = float(p @ hp)

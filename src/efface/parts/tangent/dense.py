@@ -51,7 +51,7 @@ class DenseFactor(Preconditioner):
     @classmethod
     def build(cls, problem: RidgeProblem) -> DenseFactor:
         gram = torch.zeros(problem.d, problem.d)
-        for batch, _ in problem._batches(torch.float32):
+        for batch, _ in problem.batches(torch.float32):
             rows = jacobian_rows(problem, batch)
             gram.addmm_(rows.T, rows)
         hessian = gram.double() / max(problem.n, 1)
@@ -72,7 +72,7 @@ def normal_equations(problem: RidgeProblem) -> tuple[Tensor, Tensor]:
     """H_D (d, d) and g_D(0) (d,), in float64, from explicit Jacobian rows; one pass."""
     hessian = problem.mu * torch.eye(problem.d, dtype=torch.float64)
     gradient = problem.zeros()
-    for batch, targets in problem._batches(torch.float64):
+    for batch, targets in problem.batches(torch.float64):
         rows = jacobian_rows(problem, batch)  # (n·c, d)
         hessian.addmm_(rows.T, rows, alpha=1 / problem.n)
         gradient += rows.T @ (batch.outputs - targets).reshape(-1) / problem.n

@@ -119,7 +119,7 @@ class DualConjugateGradient:
         for _ in range(self.refinements + 1):
             if aim.missed_by(point) <= 1 or self._left(problem, before) < 1:
                 break
-            problem.pool()
+            problem.pool(half=self.proves)
             kernel = kernel or KroneckerKernel.build(problem, side=self.side)
             budget = self._left(problem, before)
             step, moved, norms = self._inner(problem, kernel, point, aim, budget, progress)
@@ -198,7 +198,7 @@ class DualConjugateGradient:
         p, rz = z.clone(), float((r * z).sum())
         start, wanted = float(r.norm()), aim.goal(point)
         # In float32 products the recursive residual stops meaning anything after about 5 digits.
-        floor = max(0.01 * wanted, 1e-5 * start if problem.dtype == torch.float32 else 0.0)
+        floor = max(0.01 * wanted, problem.floor * start)
         norms: list[float] = []
         while problem.passes - used <= budget - 1.5:
             pulled = problem.pull(p)

@@ -27,6 +27,7 @@ dropped with the solve.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -37,6 +38,7 @@ from efface.linear.taps import LayerTap, recording
 from efface.network.backbone import forward_ad_kernels
 from efface.parts.tangent.head import head_rows
 from efface.parts.tangent.kfac import parameters_of, used_once
+from efface.parts.tangent.primal import Primal
 from efface.parts.tangent.problem import RidgeProblem
 
 HEAD = "classifier"
@@ -85,30 +87,61 @@ class KroneckerKernel:
         return (self.basis @ inside) @ self.rotation.T
 
 
+@dataclass(frozen=True, eq=False)
+class _Gram:
+    """Inner products of all samples of a primal side, from which those of some of them are read."""
+
+    features: Tensor  # (n, p): the head's inputs
+    below: Tensor  # G, (n, n)
+    lengths: Tensor  # ‖b_ic‖², (n, channels)
+
+
 def _pooled(problem: RidgeProblem) -> tuple[Tensor, Tensor, Tensor] | None:
-    """G_h, G and A from every sample's pooled slopes, where these are kept; None elsewhere."""
-    kept = problem.kept
+    """G_h, G and A from every sample's pooled slopes, where these are kept; None elsewhere.
+
+    Problems that share a primal side share its inner products, too: a problem takes those of its own samples.
+    """
+    primal, rows = problem.primal, problem.rows
+    if primal not in _GRAMS:
+        made = _gram(primal)
+        if made is None:
+            return None
+        _GRAMS[primal] = made
+    gram, operator = _GRAMS[primal], problem.operator
+    rows = torch.arange(len(primal)) if rows is None else rows
+    head = operator.tail.get_parameter(f"{HEAD}.weight").detach().double()  # (outputs, channels)
+    between = (head * gram.lengths[rows].double().sum(0)) @ head.T
+    own = head_rows(operator, gram.features[rows])
+    return own @ own.T, gram.below[rows[:, None], rows].double(), between
+
+
+_GRAMS: WeakKeyDictionary[Primal, _Gram] = WeakKeyDictionary()
+
+
+def _gram(primal: Primal) -> _Gram | None:
+    kept, operator = primal.kept, primal.operator
     layers = kept.layer.layers if kept is not None and isinstance(kept.layer, Chain) else []
     at = next((i for i, one in enumerate(layers) if isinstance(one, PooledLayer)), None)
     if kept is None or at is None or at != len(layers) - 2:
         return None
-    operator, n = problem.operator, problem.n
     pooled, (features,) = kept.saved[at][0], kept.saved[-1]  # (n, c, d), (n, c)
-    scaled = operator.scaled(torch.ones(operator.d, dtype=pooled.dtype))
+    scaled = operator.scaled(torch.ones(operator.d, dtype=primal.dtype))
     weight, norm, bias = (scaled[name] for name in layers[at].names)
     each = torch.cat(
         [weight.flatten(1)[:, :1].expand(-1, pooled.shape[2] - 2), norm[:, None], bias[:, None]], 1
     )
-    head = operator.tail.get_parameter(f"{HEAD}.weight").detach().to(pooled.dtype)  # (outputs, c)
-    below, lengths = torch.zeros(n, n, dtype=pooled.dtype), []
-    for channels in torch.arange(pooled.shape[1]).split(64):
-        rows = pooled[:, channels] * each[channels]
-        lengths.append(rows.square().sum((0, 2)))
-        rows = (rows * head[:, channels].square().sum(0).sqrt()[:, None]).flatten(1)
-        below.addmm_(rows, rows.T)
-    between = (head * torch.cat(lengths)) @ head.T
-    own = head_rows(operator, features)
-    return own @ own.T, below.double(), between.double()
+    head = operator.tail.get_parameter(f"{HEAD}.weight").detach().to(primal.dtype)
+    n, lengths = len(primal), []
+    below = torch.zeros(n, n, dtype=primal.dtype)
+    for first in range(0, pooled.shape[1], 32):
+        channels = slice(first, first + 32)
+        rows = pooled[:, channels].to(primal.dtype) * each[channels]
+        lengths.append(rows.square().sum(2))
+        rows = rows.mul_(head[:, channels].square().sum(0).sqrt()[:, None]).flatten(1)
+        for start in range(0, n, 512):  # what is right of the diagonal alone
+            end = min(start + 512, n)
+            below[start:end, start:].addmm_(rows[start:end], rows[start:].T)
+    return _Gram(features, below.triu_().add_(below.triu(1).T), torch.cat(lengths, 1))
 
 
 def between_outputs(

@@ -12,20 +12,41 @@ evaluation, and float32 is only a faster way to the same solution.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from efface.linear.operator import Prepared, TangentOperator
 from efface.network.activations import Activations
+from efface.parts.tangent.primal import Primal, SharedRows
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """A batch of samples, some of which belong to the problem."""
+
+    where: slice | Tensor  # the problem's rows that these are
+    inside: Tensor | None  # which samples of the batch; None: all
+    batch: Prepared
+
+    def of(self, rows: Tensor) -> Tensor:
+        """The problem's share of one row a sample of the batch."""
+        return rows if self.inside is None else rows[self.inside]
+
+    def spread(self, rows: Tensor) -> Tensor:
+        """The problem's rows, with zeros for the other samples of the batch."""
+        if self.inside is None:
+            return rows
+        return rows.new_zeros(len(self.batch), rows.shape[1]).index_copy_(0, self.inside, rows)
 
 
 class RidgeProblem:
     """Products over a whole set of samples; ``passes`` counts how often it was gone through.
 
-    ``activations`` (n, …) may be a memory map; ``targets`` (n, c). The primal side is prepared once
-    and kept if it fits ``cache_bytes``, otherwise rebuilt in every pass. ``batch_size`` defaults to what
-    fills about 100 MB: large enough for full-speed products, small enough for any machine.
+    ``activations`` (n, …) may be a memory map, or ``SharedRows`` of a primal side that other problems use,
+    too; ``targets`` (n, c). The other options are those of ``Primal``; shared rows have theirs.
     """
 
     def __init__(
@@ -45,17 +66,33 @@ class RidgeProblem:
             raise ValueError(f"mu must be positive (strong convexity), got {mu}")
         self.operator, self.mu = operator, mu
         self.activations, self.targets = activations, targets.double()
-        self.dtype, self.cache_bytes = dtype, cache_bytes
-        self.pooled = False  # the form in which the primal side is kept: see ``pool``
-        self.batch_size = batch_size or self._default_batch()
+        self.rows: Tensor | None = None  # of the primal side; None: all
+        if isinstance(activations, SharedRows):
+            self.primal, self.rows = activations.primal, activations.index
+        else:
+            options = {"batch_size": batch_size, "dtype": dtype, "cache_bytes": cache_bytes}
+            self.primal = Primal(operator, activations, **options)  # type: ignore[arg-type]
         self.passes = 0.0
-        self._cache: list[Prepared] | None = None
 
-    def _default_batch(self, batch_bytes: int = 100 << 20) -> int:
-        if len(self.activations) == 0:
-            return 1
-        one = self.operator.prepare(self.activations[:1], self.dtype, lean=True)
-        return max(16, min(1024, batch_bytes // max(one.num_bytes, 1)))
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.primal.dtype
+
+    @property
+    def floor(self) -> float:
+        """Of a residual that a solver carries along: below this share of what it began with, rounding in the
+        products has made it meaningless."""
+        if self.dtype != torch.float32:
+            return 0.0
+        return 1e-3 if self.primal.half else 1e-5
+
+    @property
+    def batch_size(self) -> int:
+        return self.primal.batch_size
+
+    @property
+    def pooled(self) -> bool:
+        return self.primal.pooled
 
     @property
     def n(self) -> int:
@@ -77,65 +114,66 @@ class RidgeProblem:
             self.mu,
             batch_size=self.batch_size,
             dtype=self.dtype,
-            cache_bytes=self.cache_bytes,
+            cache_bytes=self.primal.cache_bytes,
         )
 
     def product(self, v: Tensor) -> Tensor:
         """H_D v in float64 accumulation, one pass."""
         total = self.zeros()
-        for batch, _ in self._batches():
-            total += self.operator.product(batch, v)
+        for part in self._parts():
+            total += self._pulled(part, self._pushed(part, v))
         return total / max(self.n, 1) + self.mu * v
 
     def gradient(self, w: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """g_D(w), one pass. float32 has a floor near 1e-5: certify with ``dtype=torch.float64``."""
-        total = self.zeros()
-        for batch, targets in self._batches(dtype):
-            residual = batch.outputs + self.operator.jvp(batch, w) - targets.to(batch.outputs.dtype)
-            total += self.operator.vjp(batch, residual)
-        return total / max(self.n, 1) + self.mu * w
+        return self.residual(w, dtype)[1]
 
     def residual(self, w: Tensor, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
         """f_i + J_i w − y_i of every sample, (n, c), and g_D(w); one pass."""
         rows, total = torch.empty_like(self.targets), self.zeros()
-        for part, batch in self._parts(dtype):
-            targets = self.targets[part].to(batch.outputs.dtype)
-            residual = batch.outputs + self.operator.jvp(batch, w) - targets
-            rows[part] = residual.double()
-            total += self.operator.vjp(batch, residual)
+        for part in self._parts(dtype):
+            residual = self._residual(part, w)
+            rows[part.where] = residual.double()
+            total += self._pulled(part, residual)
         return rows, total / max(self.n, 1) + self.mu * w
 
     def push(self, v: Tensor, *, outputs: bool = False) -> Tensor:
         """J_i v of every sample, (n, c) in float64; half a pass. ``outputs``: f_i + J_i v."""
         rows = torch.empty_like(self.targets)
-        for part, batch in self._parts(cost=0.5):
-            rows[part] = self.operator.jvp(batch, v).double()
-            if outputs:
-                rows[part] += batch.outputs.double()
+        for part in self._parts(cost=0.5):
+            pushed = self._pushed(part, v).double()
+            rows[part.where] = pushed + part.of(part.batch.outputs).double() if outputs else pushed
         return rows
 
     def pull(self, u: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """Σ_i J_iᵀ u_i for u (n, c), in float64; half a pass."""
         total = self.zeros()
-        for part, batch in self._parts(dtype, cost=0.5):
-            total += self.operator.vjp(batch, u[part])
+        for part in self._parts(dtype, cost=0.5):
+            total += self._pulled(part, u[part.where])
         return total
 
     def loss(self, w: Tensor) -> float:
         """L_D(w), one pass."""
-        total = 0.0
-        for batch, targets in self._batches():
-            residual = batch.outputs + self.operator.jvp(batch, w) - targets.to(batch.outputs.dtype)
-            total += float(residual.double().square().sum())
-        return total / (2 * max(self.n, 1)) + self.mu / 2 * float(w @ w)
+        squares = [self._residual(part, w).double().square().sum() for part in self._parts()]
+        return float(sum(squares)) / (2 * max(self.n, 1)) + self.mu / 2 * float(w @ w)
+
+    def _pushed(self, part: _Part, v: Tensor) -> Tensor:
+        return part.of(self.operator.jvp(part.batch, v))
+
+    def _pulled(self, part: _Part, u: Tensor) -> Tensor:
+        return self.operator.vjp(part.batch, part.spread(u.to(part.batch.outputs.dtype)))
+
+    def _residual(self, part: _Part, w: Tensor) -> Tensor:
+        outputs = part.of(part.batch.outputs)
+        return outputs + self._pushed(part, w) - self.targets[part.where].to(outputs.dtype)
 
     def samples(self, index: Tensor) -> tuple[Prepared, Tensor]:
         """Prepared primal side and targets of some samples, for stochastic solvers."""
         self.passes += len(index) / max(self.n, 1)
         targets = self.targets[index].to(self.dtype)
-        cache = self._cached()
-        if cache is not None:
-            return cache[0].select(index), targets
+        kept = self.primal.kept
+        if kept is not None:
+            return kept.select(index if self.rows is None else self.rows[index]), targets
         return self.operator.prepare(self.activations[index], self.dtype, lean=True), targets
 
     def minibatch_gradient(self, w: Tensor, index: Tensor) -> Tensor:
@@ -149,64 +187,51 @@ class RidgeProblem:
         batch, _ = self.samples(index)
         return self.operator.product(batch, v).div_(len(index)).add_(v, alpha=self.mu)
 
-    def _batches(self, dtype: torch.dtype | None = None) -> Iterator[tuple[Prepared, Tensor]]:
-        for part, batch in self._parts(dtype):
-            yield batch, self.targets[part]
+    def batches(self, dtype: torch.dtype | None = None) -> Iterator[tuple[Prepared, Tensor]]:
+        """The prepared primal side and the targets of the problem's samples, batch by batch; one pass."""
+        for part in self._parts(dtype):
+            batch = part.batch if part.inside is None else part.batch.select(part.inside)
+            yield batch, self.targets[part.where]
 
-    def _parts(
-        self, dtype: torch.dtype | None = None, cost: float = 1.0
-    ) -> Iterator[tuple[slice, Prepared]]:
+    def _parts(self, dtype: torch.dtype | None = None, cost: float = 1.0) -> Iterator[_Part]:
         self.passes += cost
         dtype = dtype or self.dtype
-        cache = self._cached() if dtype == self.dtype else None
+        kept = self.primal.kept if dtype == self.dtype else None
+        if kept is not None:
+            yield from self._kept_parts(kept)
+            return
         for start in range(0, self.n, self.batch_size):
             part = slice(start, min(start + self.batch_size, self.n))
-            if cache is not None:
-                yield part, cache[0].select(part)
-            else:
-                yield part, self.operator.prepare(self.activations[part], dtype, lean=True)
+            batch = self.operator.prepare(self.activations[part], dtype, lean=True)
+            yield _Part(part, None, batch)
 
-    def pool(self) -> None:
-        """For many passes to come: keep pooled slopes (``linear/pooled.py``), if there are and they fit.
+    def _kept_parts(self, kept: Prepared) -> Iterator[_Part]:
+        """Slices of what is kept, which are views; samples of others are computed in vain and left out,
+        unless they are the most."""
+        size, num = self.primal.rows_at_once, len(self.primal)
+        for start in range(0, num, size):
+            part = slice(start, min(start + size, num))
+            if self._sorted is None:
+                yield _Part(part, None, kept.select(part))
+                continue
+            rows, order = self._sorted
+            first, last = torch.searchsorted(rows, torch.tensor([part.start, part.stop])).tolist()
+            inside, where = rows[first:last] - start, order[first:last]
+            if len(inside) == part.stop - start:
+                yield _Part(where, None, kept.select(part))
+            elif 2 * len(inside) > part.stop - start:
+                yield _Part(where, inside, kept.select(part))
+            elif len(inside):
+                yield _Part(where, None, kept.select(rows[first:last]))
 
-        They take longer to make, and random minibatches of them longer to copy, than they save in a few.
-        """
-        numbers = self.operator.pooled_numbers
-        if numbers and not self.pooled and 4 * numbers * self.n <= self.cache_bytes:
-            self.pooled, self._cache = True, None
+    @cached_property
+    def _sorted(self) -> tuple[Tensor, Tensor] | None:
+        """The problem's rows of the primal side in its order, and where in the problem they are."""
+        if self.rows is None:
+            return None
+        found = self.rows.sort()
+        return found.values, found.indices
 
-    @property
-    def kept(self) -> Prepared | None:
-        """The whole primal side, if it is kept."""
-        cache = self._cached()
-        return cache[0] if cache else None
-
-    def _cached(self) -> list[Prepared] | None:
-        """The whole primal side, prepared batch by batch into one tree; None if too large."""
-        if self._cache is None:
-            self._cache = self._fill()
-        return self._cache or None
-
-    def _fill(self) -> list[Prepared]:
-        if self.n == 0:
-            return []
-        first = self.operator.prepare(self.activations[:1], self.dtype, lean=not self.pooled)
-        if first.num_bytes * self.n > self.cache_bytes:
-            return []
-        return [self._assemble(first)]
-
-    def _assemble(self, first: Prepared) -> Prepared:
-        from torch.utils._pytree import tree_leaves, tree_map
-
-        def allocate(t: Tensor) -> Tensor:
-            return t.new_empty((self.n, *t.shape[1:]))
-
-        whole = Prepared(allocate(first.outputs), tree_map(allocate, first.saved), first.layer)
-        for start in range(0, self.n, self.batch_size):
-            part = slice(start, min(start + self.batch_size, self.n))
-            batch = self.operator.prepare(self.activations[part], self.dtype, lean=not self.pooled)
-            whole.outputs[part] = batch.outputs
-            pairs = zip(tree_leaves(whole.saved), tree_leaves(batch.saved), strict=True)
-            for target, source in pairs:
-                target[part] = source
-        return whole
+    def pool(self, *, half: bool = False) -> None:
+        """For many passes to come: see ``Primal.pool``."""
+        self.primal.pool(half=half)

@@ -82,7 +82,7 @@ def last_layer(bench: Bench, seed: int) -> Values:
 def last_layer_chosen(bench: Bench, seed: int) -> Values:
     """The same at the ridge that does best on every fifth core image, fitted on the other core images."""
     core, data = bench.core_and_data(bench.spot(seed=seed))
-    features = core.features_of(bench.tensor(core, data.core))
+    features = bench.features(bench.spot(seed=seed), data.core)
     labels = core.labels(data.core)
     held = torch.arange(len(labels)) % 5 == 4
     targets = one_hot(labels, len(core.classes), 5.0)
@@ -98,7 +98,7 @@ def last_layer_chosen(bench: Bench, seed: int) -> Values:
 def _last_layer(bench: Bench, seed: int, mu: float) -> Values:
     core, data = bench.core_and_data(bench.spot(seed=seed))
     records = data.user + data.core
-    features, shown = (core.features_of(bench.tensor(core, r)) for r in (records, data.test))
+    features, shown = (bench.features(bench.spot(seed=seed), r) for r in (records, data.test))
     targets = one_hot(core.labels(records), len(core.classes), 5.0)
     model = LastLayer.fit(features, targets, mu)
     return {"error": error(model.logits(shown), core.labels(data.test)), "mu": mu}
