@@ -5,8 +5,10 @@
 Ours (cached primal side, products as GEMMs) against plain torch.func jvp + vjp and against curvlinops'
 GGN, on the network as transformers ships it (BatchNorm unfolded, NCHW): what a user would run instead.
 Beside it, torch.func on our own folded, channels-last tail: the strongest plain version; and ours with
-BatchNorm kept in the parametrisation, as the paper has it (products on folded weights all the same). One
-process, interleaved rounds, the best of each; JSON out.
+BatchNorm kept in the parametrisation, as the paper has it (products on folded weights all the same). With
+`--layers final` user weights are in the last convolution with its BatchNorm and in the head alone, and
+torch.func differentiates by these parameters, too (what lies below runs all the same). One process,
+interleaved rounds, the best of each; JSON out.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from limits import Limits
 from outcome import Outcome, turns
 from torch import Tensor, nn
 
+from efface.linear.frozen import final_names
 from efface.linear.operator import TangentOperator
 from efface.network.core import Core
 from efface.network.tail import Tail
@@ -28,23 +31,27 @@ from efface.network.tail import Tail
 OURS = "efface"
 
 
-def tail_of(backbone: str, linearize: str, classes: int, *, ours: bool) -> Core:
+def tail_of(
+    backbone: str, linearize: str, classes: int, *, ours: bool, folded: bool | None = None
+) -> Core:
     names = [str(i) for i in range(classes)]
     slope = 0.01 if ours else None
+    fold = ours if folded is None else folded
     core = Core(
-        backbone, classes=names, linearize=linearize, leaky_slope=slope, fold_batchnorm=ours
+        backbone, classes=names, linearize=linearize, leaky_slope=slope, fold_batchnorm=fold
     )
     nn.init.normal_(core.tail.head.weight, std=0.05, generator=torch.Generator().manual_seed(0))
     return core
 
 
 def plain(tail: nn.Module, x: Tensor, v: dict[str, Tensor]) -> Callable[[], object]:
-    """torch.func.jvp then torch.func.vjp on the module as it is."""
-    params = {k: p.detach() for k, p in tail.named_parameters()}
-    buffers = dict(tail.named_buffers())
+    """torch.func.jvp then torch.func.vjp on the module as it is, by the parameters that ``v`` has."""
+    params = {k: p.detach() for k, p in tail.named_parameters() if k in v}
+    others = {k: p.detach() for k, p in tail.named_parameters() if k not in v}
+    others |= dict(tail.named_buffers())
 
     def run(p: dict[str, Tensor]) -> Tensor:
-        return torch.func.functional_call(tail, (p, buffers), (x,))
+        return torch.func.functional_call(tail, (p, others), (x,))
 
     def product() -> object:
         u = torch.func.jvp(run, (params,), (v,))[1]
@@ -68,10 +75,25 @@ def curvlinops_ggn(tail: Tail, x: Tensor, v: dict[str, Tensor]) -> Callable[[], 
     return lambda: operator @ flat
 
 
+def forward_of(tail: nn.Module, x: Tensor) -> Callable[[], object]:
+    def forward() -> Tensor:
+        with torch.no_grad():
+            return tail(x)
+
+    return forward
+
+
+def product_of(operator: TangentOperator, x: Tensor) -> Callable[[], object]:
+    """H v with the primal side at hand."""
+    prepared, flat = operator.prepare(x), torch.randn(operator.d)
+    return lambda: operator.product(prepared, flat)
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--backbone", default="cnn")
     options.add_argument("--linearize", default="last-block")
+    options.add_argument("--layers", choices=("all", "final"), default="all")
     options.add_argument("--classes", type=int, default=40)
     options.add_argument("--batch", type=int, default=64)
     options.add_argument("--rounds", type=int, default=5)
@@ -86,26 +108,30 @@ def main() -> None:
     xl = x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
     v = {k: torch.randn(p.shape, generator=generator) for k, p in raw.tail.named_parameters()}
     vm = {k: torch.randn(p.shape, generator=generator) for k, p in mine.tail.named_parameters()}
-    unfolded = TangentOperator(raw.tail)  # the paper's parameters
-    inputs, weights = unfolded.prepare(x), torch.randn(unfolded.d, generator=generator)
-    operator = TangentOperator(mine.tail)
-    prepared, flat = operator.prepare(x), torch.randn(operator.d, generator=generator)
-
-    def forward() -> Tensor:
-        with torch.no_grad():
-            return mine.tail(xl)
-
-    runs: dict[str, Callable[[], object] | None] = {
-        "forward": forward,
-        OURS: lambda: operator.product(prepared, flat),
-        "efface, BatchNorm kept": lambda: unfolded.product(inputs, weights),
-        "torch.func, network as shipped": plain(raw.tail, x, v),
-        "torch.func, folded channels-last": plain(mine.tail, xl, vm),
-        "curvlinops GGN, network as shipped": curvlinops_ggn(raw.tail, x, v),
-    }
+    runs: dict[str, Callable[[], object] | None] = {"forward": forward_of(mine.tail, xl)}
+    if args.layers == "final":
+        slope = tail_of(args.backbone, args.linearize, args.classes, ours=True, folded=False)
+        names = final_names(slope.tail)
+        operator = TangentOperator(slope.tail, names=names)
+        few = {k: t for k, t in v.items() if k in names}
+        channels_last = copy.deepcopy(slope.tail).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        runs |= {
+            OURS: product_of(operator, x),
+            "torch.func, network as shipped": plain(raw.tail, x, few),
+            "torch.func, channels-last": plain(channels_last, xl, few),
+        }
+    else:
+        operator = TangentOperator(mine.tail)
+        runs |= {
+            OURS: product_of(operator, x),
+            "efface, BatchNorm kept": product_of(TangentOperator(raw.tail), x),
+            "torch.func, network as shipped": plain(raw.tail, x, v),
+            "torch.func, folded channels-last": plain(mine.tail, xl, vm),
+            "curvlinops GGN, network as shipped": curvlinops_ggn(raw.tail, x, v),
+        }
     there = {name: run for name, run in runs.items() if run is not None}
     best = {name: min(times) for name, times in turns(there, args.rounds).items()}
-    names = [name for name in best if name not in ("forward", OURS)]
+    peers = [name for name in best if name not in ("forward", OURS)]
     limits = Limits.measured()
     Outcome(
         name="hessian-product",
@@ -113,13 +139,14 @@ def main() -> None:
         setting={
             "backbone": args.backbone.split("/")[-1],
             "linearize": args.linearize,
+            "layers": args.layers,
             "batch": args.batch,
             "threads": args.threads,
             "weights": operator.d,
         },
         ours={OURS: best[OURS]},
-        peers={name: best[name] for name in names},
-        ratios={f"{name} / ours": best[name] / best[OURS] for name in names},
+        peers={name: best[name] for name in peers},
+        ratios={f"{name} / ours": best[name] / best[OURS] for name in peers},
         limit={
             "what": "two forward passes of the same tail, a jvp and a vjp with nothing kept",
             "seconds": 2 * best["forward"],

@@ -93,6 +93,7 @@ def test_calibration_compares_core_data_with_none(tmp_path: Path) -> None:
     ("script", "words"),
     [
         ("benchmarks/hessian_product.py", ("--batch", 4, "--rounds", 1)),
+        ("benchmarks/hessian_product.py", ("--batch", 4, "--rounds", 1, "--layers", "final")),
         ("benchmarks/compact_requests.py", ("--features", 64, "--sizes", 200, 400, "--rounds", 1)),
         ("benchmarks/workspace.py", ("--features", 64, "--sizes", 200, 400, "--rounds", 1)),
         (

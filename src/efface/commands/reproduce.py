@@ -40,8 +40,9 @@ def reproduce(
         Path | None, typer.Option(help="For activations and weights. Default: OUT/cache.")
     ] = None,
     memory: Annotated[
-        float, typer.Option(min=0.1, help="GiB for the prepared samples of a model.")
-    ] = 6.0,
+        float | None,
+        typer.Option(min=0.1, help="GiB for prepared samples. Default: 60 % of what is free."),
+    ] = None,
     draw_only: Annotated[
         bool, typer.Option("--draw-only", help="Measure nothing: draw what OUT holds.")
     ] = False,
@@ -56,6 +57,7 @@ def reproduce(
     from efface.reproduce.present import present
     from efface.reproduce.presets import resolve
     from efface.reproduce.results import name_of
+    from efface.reproduce.room import room
     from efface.reproduce.run import measure
 
     where = out or Path("efface-reproduce") / name_of(data)
@@ -63,8 +65,8 @@ def reproduce(
     if not draw_only:
         say = _quiet if json else _say
         size = resolve(preset, backbone, limit=limit, side=side, seeds=seeds)
-        room = int(memory * 2**30)
-        bench = Bench(data, backbone, size, cache or where / "cache", memory=room, say=say)
+        most = room() if memory is None else int(memory * 2**30)
+        bench = Bench(data, backbone, size, cache or where / "cache", memory=most, say=say)
         measure(bench, figures, where, say)
     values = present(where)
     finish(

@@ -15,7 +15,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 from efface.linear.operator import Prepared, TangentOperator
 from efface.network.activations import Activations
 
-BATCH_BYTES = 100 << 20  # large enough for full-speed products, small enough for any machine
+BATCH_BYTES = (
+    32 << 20
+)  # large enough for full-speed products, small enough to stay in the cache in part
 ROWS_AT_ONCE = 256  # of pooled slopes
 
 
