@@ -12,7 +12,7 @@ fit into memory.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 
 import torch
 import torch.nn.functional as F
@@ -30,6 +30,24 @@ from efface.linear.layers import (
     Saved,
 )
 from efface.linear.normed import NormedConvLayer
+
+
+class Gathered:
+    """Some samples' slopes where they lie: what ``B[index]`` is, without the copy."""
+
+    def __init__(self, whole: Tensor, index: Tensor) -> None:
+        self.whole, self.index = whole, index
+        self.shape = torch.Size((len(index), *whole.shape[1:]))
+        self.dtype, self.device = whole.dtype, whole.device
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self.whole[i] for i in self.index.tolist())
+
+    def __getitem__(self, index: Tensor | slice) -> Tensor:
+        return self.whole[self.index[index]]
+
+    def to(self, dtype: torch.dtype) -> Tensor:
+        return self[:].to(dtype)
 
 
 class PooledLayer(Layer):
@@ -80,7 +98,7 @@ class PooledLayer(Layer):
         out[norm.b_name] += total[:, -1]
 
 
-def _rows_times(pooled: Tensor, moved: Tensor) -> Tensor:
+def _rows_times(pooled: Tensor | Gathered, moved: Tensor) -> Tensor:
     """Σ_d B_ncd V_cd, (n, c).
 
     One sample at a time on a processor: its slopes stay in the cache between widening (from half precision,
@@ -94,7 +112,7 @@ def _rows_times(pooled: Tensor, moved: Tensor) -> Tensor:
     return out
 
 
-def _weighted_sum(pooled: Tensor, dy: Tensor) -> Tensor:
+def _weighted_sum(pooled: Tensor | Gathered, dy: Tensor) -> Tensor:
     """Σ_n y_nc B_ncd, (c, d), one sample at a time as ``_rows_times``."""
     if pooled.device.type != "cpu":
         return torch.einsum("nc,ncd->cd", dy, pooled.to(dy.dtype))

@@ -286,7 +286,8 @@ class ActivationCache:
 
     def _damaged(self) -> FormatError:
         message = f"the index of activations in {self.path.name} does not fit the rows."
-        return FormatError(message, "restore it from a copy.")
+        advice = "restore it from a copy; a --cache folder can be deleted, and takes one process at a time."
+        return FormatError(message, advice)
 
     def digest_of(self, digests: Sequence[str]) -> str:
         """SHA-256 of these records' digests and rows, in order."""

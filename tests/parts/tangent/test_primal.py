@@ -68,10 +68,20 @@ def test_minibatches_are_of_the_problems_own_samples() -> None:
         torch.testing.assert_close(mine, theirs, **CLOSE)
 
 
-def test_batches_leave_the_others_out() -> None:
-    shared, alone = pair([0, 1, 2, 5])
-    mine = torch.cat([batch.outputs for batch, _ in shared.batches()])
-    theirs = torch.cat([batch.outputs for batch, _ in alone.batches()])
+@pytest.mark.parametrize("pooled", [False, True])
+def test_batches_leave_the_others_out(pooled: bool) -> None:
+    shared, alone = pair([0, 1, 2, 5], pooled=pooled)
+    operator, v = alone.operator, vector(alone.d)
+    mine, theirs = (
+        torch.cat(
+            [
+                operator.jvp(batch.select(slice(i, i + 1)), v) + batch.outputs[i]
+                for batch, _ in problem.batches()
+                for i in range(len(batch))
+            ]
+        )
+        for problem in (shared, alone)
+    )
     torch.testing.assert_close(mine, theirs, **CLOSE)
 
 

@@ -7,12 +7,15 @@ products themselves.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from efface.linear.operator import Prepared, TangentOperator
+from efface.linear.pooled import Gathered
 from efface.network.activations import Activations
 
 BATCH_BYTES = (
@@ -80,6 +83,17 @@ class Primal:
         if self._kept is None:
             self._kept = self._fill()
         return self._kept[0] if self._kept else None
+
+    def some(self, index: Tensor) -> Prepared | None:
+        """Of what is kept, these samples: pooled slopes where they lie, the rest as a copy."""
+        kept, slopes = self.kept, self.operator.pooled_numbers
+        if kept is None:
+            return None
+
+        def take(t: Tensor) -> Any:
+            return Gathered(t, index) if self.pooled and t[0].numel() == slopes else t[index]
+
+        return Prepared(kept.outputs[index], tree_map(take, kept.saved), kept.layer)
 
     def drop(self) -> None:
         """Free what is kept; it is prepared again if it is needed again."""

@@ -171,10 +171,10 @@ class RidgeProblem:
         """Prepared primal side and targets of some samples, for stochastic solvers."""
         self.passes += len(index) / max(self.n, 1)
         targets = self.targets[index].to(self.dtype)
-        kept = self.primal.kept
-        if kept is not None:
-            return kept.select(index if self.rows is None else self.rows[index]), targets
-        return self.operator.prepare(self.activations[index], self.dtype, lean=True), targets
+        batch = self.primal.some(index if self.rows is None else self.rows[index])
+        if batch is None:
+            batch = self.operator.prepare(self.activations[index], self.dtype, lean=True)
+        return batch, targets
 
     def minibatch_gradient(self, w: Tensor, index: Tensor) -> Tensor:
         """1/B Σ_{i in batch} J_iᵀ(f_i + J_i w − y_i) + μ w, unbiased for g_D(w)."""
@@ -222,7 +222,9 @@ class RidgeProblem:
             elif 2 * len(inside) > part.stop - start:
                 yield _Part(where, inside, kept.select(part))
             elif len(inside):
-                yield _Part(where, None, kept.select(rows[first:last]))
+                batch = self.primal.some(rows[first:last])
+                assert batch is not None
+                yield _Part(where, None, batch)
 
     @cached_property
     def _sorted(self) -> tuple[Tensor, Tensor] | None:
