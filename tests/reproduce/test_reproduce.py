@@ -15,10 +15,13 @@ from tests.places import ROOT
 from typer.testing import CliRunner
 
 from efface import reproduce
+from efface.audit.methods import normal
+from efface.audit.readouts import error
 from efface.cli import app
 from efface.commands.reproduce import FIGURE
 from efface.data.records import Records
 from efface.errors import EffaceError
+from efface.parts.tangent.primal import SharedRows
 from efface.reproduce import procedures
 from efface.reproduce.bench import Bench, limited
 from efface.reproduce.catalog import FIGURES
@@ -157,6 +160,26 @@ def test_a_run_equals_its_requests_one_by_one(small_bench: Bench) -> None:
         weights = method(scene, weights).state
         left = [i for i in left if i not in gone]
     assert float((weights - run.state).norm()) <= 1e-9 * float(weights.norm())
+
+
+def test_errors_under_noise_are_those_of_the_noisy_weights(small_bench: Bench) -> None:
+    specimen = specimen_of(small_bench, small_bench.spot())
+    samples, sigma = specimen.scene.test, 100 * specimen.guarantee.sigma
+    for seed, found in enumerate(specimen.test_errors(specimen.weights, sigma)):
+        noisy = specimen.weights + sigma * normal(len(specimen.weights), seed)
+        wanted = error(specimen.scene.logits(noisy, samples), samples.labels)
+        assert found == pytest.approx(wanted, abs=1.01 / len(samples))  # a tie may fall either way
+        assert found > specimen.test_errors(specimen.weights)[0] + 0.1
+
+
+def test_models_at_two_ridges_share_what_is_prepared(small_bench: Bench) -> None:
+    first = Specimen(small_bench, small_bench.spot())
+    second = Specimen(small_bench, small_bench.spot(mu=7.0))
+    other = Specimen(small_bench, small_bench.spot(seed=1))
+    rows = [specimen.scene.train.inputs for specimen in (first, second, other)]
+    assert all(isinstance(one, SharedRows) for one in rows)
+    assert rows[0].primal is rows[1].primal  # type: ignore[union-attr]
+    assert rows[0].primal is not rows[2].primal  # type: ignore[union-attr]
 
 
 def test_the_kept_weights_are_those_computed(small_bench: Bench) -> None:
