@@ -8,14 +8,8 @@ of its budget goes on with what it has; what it proved is told.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from torch import Tensor
-
-from efface.audit.methods import METHODS, Claim, Method, NewWeights, normal
-from efface.audit.scene import Scene
-from efface.parts.tangent.preconditioners import Preconditioner
-from efface.reproduce.minimiser import minimise
+from efface.audit.methods import METHODS
 from efface.reproduce.specimen import Choice, Run, Specimen
 
 
@@ -61,39 +55,9 @@ def fine_tuned(epochs: int) -> Procedure:
     return Procedure(f"fine-tune-{epochs}", _sgd("fine-tune", epochs))
 
 
-@dataclass(frozen=True)
-class SolvedByDistance(Method):
-    """Solved until the distance to the retrained model is proved to be as the guarantee asks; then noise."""
-
-    max_passes: int = 500
-    preconditioner: Preconditioner | None = None
-
-    claim = Claim.CERTIFIED
-    kinds = ("tangent",)
-
-    def forget(self, scene: Scene, weights: Tensor, seed: int) -> NewWeights:
-        g = scene.guarantee
-        distance = g.shift(scene.operator.d) * g.sigma
-        solution = minimise(
-            scene.retained_problem,
-            weights,
-            distance=distance,
-            max_passes=self.max_passes,
-            preconditioner=self.preconditioner,
-        )
-        released = solution.value + g.sigma * normal(len(weights), seed)
-        return NewWeights(released, solution.value, solution.distance_bound)
-
-
-def _solved(specimen: Specimen) -> Method:
-    passes = 2 * specimen.bench.preset.passes
-    by: dict[str, Any] = {"max_passes": passes, "preconditioner": specimen.preconditioner}
-    return SolvedByDistance("solved", METHODS["solved"].title, **by)
-
-
 ORIGINAL = Procedure("original", lambda specimen: METHODS["original"], released=True)
 # The answer does not depend on the way: one solve for all requests leaves what ten in a row would.
-SOLVED = Procedure("solved", _solved, released=True, together=True)
+SOLVED = Procedure("solved", lambda specimen: specimen.solving, released=True, together=True)
 # Noise does not add up to forgetting: Fisher's is put on once, for all requests together.
 FISHER = Procedure(
     "fisher", lambda specimen: METHODS["fisher"].having(hides=True), released=True, together=True

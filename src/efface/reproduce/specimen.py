@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from efface.audit.methods import Method, NewWeights, normal
+from efface.audit.methods import METHODS, Method, NewWeights, normal
 from efface.audit.readouts import error
 from efface.audit.scene import Scene
 from efface.data.records import Records
@@ -29,6 +29,7 @@ from efface.parts.tangent.user import TangentUser
 from efface.parts.view import Samples
 from efface.reproduce.bench import Bench, Spot, dots, part_of
 from efface.reproduce.minimiser import dense_factor, minimise
+from efface.reproduce.solved import SolvedByDistance
 
 STABILITY_SAMPLES = 256
 SOLVE = 100  # passes that a solve takes on photos, about: for expected times
@@ -188,14 +189,19 @@ class Specimen:
 
     @cached_property
     def reference(self) -> dict[str, Any]:
-        """The minimiser without all that was asked to be forgotten, ``nearer`` than a request has to come."""
+        """The minimiser without all that was asked to be forgotten, ``nearer`` than a request has to come.
+
+        What it is does not depend on where the solve begins: with what the solved procedure leaves, which is
+        near already.
+        """
 
         def make() -> dict[str, Any]:
+            near = self.at_once("solved", lambda specimen: specimen.solving)
             self.bench.say(f"retraining at {self.spot}")
             p, problem = self.bench.preset, self.forgotten.retained_problem
             solution = minimise(
                 problem,
-                self.weights,
+                near.state,
                 distance=self.largest_distance / p.nearer,
                 max_passes=2 * p.passes,
                 preconditioner=self.preconditioner,
@@ -204,6 +210,13 @@ class Specimen:
             return {"weights": solution.value} | _told(solution)
 
         return self.bench.kept(self._key(what="retrained"), make)
+
+    @property
+    def solving(self) -> Method:
+        """The solved procedure, with the budget of the preset."""
+        passes = 2 * self.bench.preset.passes
+        by: dict[str, Any] = {"max_passes": passes, "preconditioner": self.preconditioner}
+        return SolvedByDistance("solved", METHODS["solved"].title, **by)
 
     @property
     def retrained(self) -> Tensor:
