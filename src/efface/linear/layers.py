@@ -279,8 +279,8 @@ class AffineLayer(Layer):
         self.names = (self.w_name, self.b_name) if norm.affine else ()
 
     def forward(self, x: Tensor) -> tuple[Tensor, Saved]:
-        normal = (x - self.mean.to(x.dtype)) / self.std.to(x.dtype)
-        return normal * self.gamma.to(x.dtype) + self.beta.to(x.dtype), (normal,)
+        normal = (x - self.mean.to(x.dtype)).div_(self.std.to(x.dtype))
+        return torch.addcmul(self.beta.to(x.dtype), normal, self.gamma.to(x.dtype)), (normal,)
 
     def scale(self, dtype: torch.dtype) -> Tensor:
         """γ/s, (c,)."""
