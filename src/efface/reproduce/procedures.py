@@ -1,15 +1,15 @@
 """The forgetting methods of the figures: those of the table in ``efface.audit.methods``, as run here.
 
-SGD has the largest step that is sure to be stable, which is the paper's best chance. Nothing is
-certified from a state in between, so SGD does not compute its residual in float64, and a solve that ran out
-of its budget goes on with what it has; what it proved is told.
+SGD has the largest step that is sure to be stable, which is the paper's best chance, or the printed one.
+Nothing is certified from a state in between, so SGD does not compute its residual in float64, and a solve
+that ran out of its budget goes on with what it has; what it proved is told.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from efface.audit.methods import METHODS
+from efface.audit.methods import METHODS, Method
 from efface.reproduce.specimen import Choice, Run, Specimen
 
 
@@ -43,6 +43,16 @@ def _sgd(method: str, epochs: int) -> Choice:
 def paper(epochs: int) -> Procedure:
     """The paper's SGD with momentum 0.9."""
     return Procedure(f"paper-{epochs}", _sgd("paper-0.9", epochs))
+
+
+def paper_at_printed_rate(epochs: int) -> Procedure:
+    """The paper's SGD with momentum 0.9 and its printed rate, whether that is stable here or not."""
+
+    def choice(specimen: Specimen) -> Method:
+        step = specimen.printed_rate
+        return METHODS["paper-0.9"].having(epochs=epochs, step=step, dtype=None)
+
+    return Procedure(f"paper-{epochs}-printed", choice)
 
 
 def paper_as_printed(epochs: int) -> Procedure:

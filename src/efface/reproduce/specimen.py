@@ -171,6 +171,11 @@ class Specimen:
         """
         return 1.0 / self.stability.eigenvalue_estimate
 
+    @property
+    def printed_rate(self) -> float:
+        """Of a request's first epoch, as the paper prints it, for our loss."""
+        return self.bench.rate(self.bench.preset.paper_rate(self.bench.name))
+
     @cached_property
     def sets(self) -> list[Tensor]:
         """Disjoint random sets of user records, ``share`` of all training records each; or a class."""
@@ -233,7 +238,7 @@ class Specimen:
             "trained_error": self.test_errors(self.weights)[0],
             "last_layer_error": self.last_layer_error,
             "rate": self.rate,
-            "printed_rate": self.bench.rate(self.bench.preset.paper_rate(self.bench.name)),
+            "printed_rate": self.printed_rate,
             "largest_eigenvalue_estimate": self.stability.eigenvalue_estimate,
         }
 
@@ -307,7 +312,7 @@ class Specimen:
 
     def information(self, run: Run, sigma: float) -> dict[str, float]:
         """½(‖w − w*_r‖/σ)²: measured to the retrained model, and bounded."""
-        distance = float((run.state - self.retrained).norm())
+        distance = float((run.state - self.retrained).norm().nan_to_num(nan=torch.inf))
         return {
             "information_nats_estimate": bounds.kl(min(distance / sigma, 1e150)),
             "information_nats_bound": bounds.information_bound(min(run.bound / sigma, 1e150)),
