@@ -32,7 +32,7 @@ from efface.linear.layers import (
 from efface.linear.normed import NormedConvLayer
 
 
-class Gathered:
+class SlopesOfSome:
     """Some samples' slopes where they lie: what ``B[index]`` is, without the copy."""
 
     def __init__(self, whole: Tensor, index: Tensor) -> None:
@@ -98,7 +98,7 @@ class PooledLayer(Layer):
         out[norm.b_name] += total[:, -1]
 
 
-def _rows_times(pooled: Tensor | Gathered, moved: Tensor) -> Tensor:
+def _rows_times(pooled: Tensor | SlopesOfSome, moved: Tensor) -> Tensor:
     """Σ_d B_ncd V_cd, (n, c).
 
     One sample at a time on a processor: its slopes stay in the cache between widening (from half precision,
@@ -112,7 +112,7 @@ def _rows_times(pooled: Tensor | Gathered, moved: Tensor) -> Tensor:
     return out
 
 
-def _weighted_sum(pooled: Tensor | Gathered, dy: Tensor) -> Tensor:
+def _weighted_sum(pooled: Tensor | SlopesOfSome, dy: Tensor) -> Tensor:
     """Σ_n y_nc B_ncd, (c, d), one sample at a time as ``_rows_times``."""
     if pooled.device.type != "cpu":
         return torch.einsum("nc,ncd->cd", dy, pooled.to(dy.dtype))

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from efface.linear.operator import Prepared, TangentOperator
-from efface.linear.pooled import Gathered
+from efface.linear.pooled import SlopesOfSome
 from efface.network.activations import Activations
 
 BATCH_BYTES = (
@@ -91,7 +91,7 @@ class Primal:
             return None
 
         def take(t: Tensor) -> Any:
-            return Gathered(t, index) if self.pooled and t[0].numel() == slopes else t[index]
+            return SlopesOfSome(t, index) if self.pooled and t[0].numel() == slopes else t[index]
 
         return Prepared(kept.outputs[index], tree_map(take, kept.saved), kept.layer)
 
