@@ -145,6 +145,25 @@ def test_a_solve_over_half_slopes_is_proved_in_float64() -> None:
     assert distance <= solution.distance_bound <= 1e-7 * float(solution.value.norm())
 
 
+def test_a_solve_over_half_slopes_begins_with_what_it_is_given() -> None:
+    """α is what w says in float64: from half slopes the start would be worse by their rounding over nμ."""
+    operator, x = operator_of(), cases.BY_NAME[NAME].inputs(NUM)
+    exact = RidgeProblem(operator, x, targets(NUM), MU, dtype=torch.float64)
+    w = DualConjugateGradient(precision=1e-12).solve(exact).value
+    problem = RidgeProblem(operator, SharedRows(half(x, operator)), targets(NUM), MU)
+    again = DualConjugateGradient(precision=1e-6).solve(problem, w)
+    assert again.status is Status.CONVERGED
+    assert again.history == ()  # nothing was left to do
+
+
+def test_a_start_that_is_worse_than_nothing_is_left() -> None:
+    operator, x = operator_of(), cases.BY_NAME[NAME].inputs(NUM)
+    problem = RidgeProblem(operator, x, targets(NUM), MU, dtype=torch.float64)
+    cold = DualConjugateGradient(precision=1e-3).solve(problem)
+    far = DualConjugateGradient(precision=1e-3).solve(problem, 1e6 * vector(problem.d))
+    torch.testing.assert_close(far.history, cold.history)
+
+
 def test_slopes_too_large_for_half_precision_are_not_kept_so() -> None:
     operator, x = operator_of(), 1e7 * cases.BY_NAME[NAME].inputs(NUM)
     primal = half(x, operator)

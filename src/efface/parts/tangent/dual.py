@@ -164,22 +164,33 @@ class DualConjugateGradient:
         return self.max_passes - (problem.passes - before) - (1.5 if self.proves else 1)
 
     def _start(self, problem: RidgeProblem, start: Tensor | None) -> tuple[_Point, float]:
-        """Where to begin, and ‖g_D(0)‖.
+        """Where to begin, and ‖g_D(0)‖ where that decides when it is over.
 
         At a minimiser α = (y − f − Jw)/(nμ). For weights that were one before a request this is what is
         left of the old α, and a good start; if it is worse than nothing, begin with nothing.
         """
-        alpha = torch.zeros_like(problem.targets)
-        zero = _at(problem, alpha, problem.zeros())
-        norm = float(zero.gradient.norm())
-        ridge = problem.n * problem.mu
-        if start is None or not start.any() or problem.n == 0:
+        warm_start = start is not None and bool(start.any()) and problem.n > 0
+        if start is not None and warm_start and self.proves:
+            return self._near(problem, start), 0.0
+        zero = _at(problem, torch.zeros_like(problem.targets), problem.zeros())
+        norm, ridge = float(zero.gradient.norm()), problem.n * problem.mu
+        if start is None or not warm_start:
             return zero, norm
         alpha = -(zero.residual + problem.push(start)) / ridge
-        dtype = torch.float64 if self.proves else None
-        warm = _at(problem, alpha, problem.pull(alpha, dtype))
+        warm = _at(problem, alpha, problem.pull(alpha))
         better = warm.missing(ridge).norm() < zero.missing(ridge).norm()
         return (warm if better else zero), norm
+
+    def _near(self, problem: RidgeProblem, start: Tensor) -> _Point:
+        """The same where w has to be Jᵀα: α in float64, since an error in J w comes back 1/(nμ) times as
+        large. What zero would be is only compared with, and is good enough in the products' own precision."""
+        ridge = problem.n * problem.mu
+        residual, _ = problem.residual(start, torch.float64)
+        alpha = -residual / ridge
+        warm = _at(problem, alpha, problem.pull(alpha, torch.float64))
+        if warm.missing(ridge).norm() < (residual - problem.push(start)).norm():
+            return warm
+        return _at(problem, torch.zeros_like(alpha), problem.zeros())
 
     def _inner(
         self,
