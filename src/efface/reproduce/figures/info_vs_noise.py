@@ -94,9 +94,11 @@ def at_each_sigma(rows: list[Values], key: str) -> tuple[list[float], list[float
 
 
 def draw(results: Results) -> list[Drawing]:
-    curves, errors = [], []
-    for name, rows in by_name(results).items():
-        title = TITLES[name]
+    curves, errors, found = [], [], by_name(results)
+    for name, title in TITLES.items():
+        if name not in found:
+            continue
+        rows = found[name]
         curves.append(Line(f"{title}, measured", *at_each_sigma(rows, "information_nats_estimate")))
         curves.append(Line(f"{title}, proved", *at_each_sigma(rows, "information_nats_bound")))
         errors.append(Line(title, *at_each_sigma(rows, "test_error")))
@@ -121,8 +123,9 @@ def table(results: Results) -> Table:
         "test error",
         "retrained",
     )
-    rows = []
-    for name, values in by_name(results).items():
+    rows, found = [], by_name(results)
+    for name in (name for name in TITLES if name in found):
+        values = found[name]
         sigma = mean(values, "planned_sigma")
         distance, bound = mean(values, "distance_estimate"), mean(values, "distance_bound")
         rows.append(
@@ -167,6 +170,7 @@ def _both_low(rows: list[Values], nats: float = 1.0, points: float = 0.02) -> bo
 
 
 def _one_nat(title: str, rows: list[Values]) -> str:
+    title = title[:1].upper() + title[1:]
     sigma = smallest_sigma(rows, "information_nats_estimate", 1.0)
     if sigma is None:
         return f"{title}: more than one nat is left at every σ tried."
