@@ -25,6 +25,8 @@ WIDTH, HEIGHT = 5.6, 3.1  # inches
 INVISIBLE = 1e-9  # of a bar's height
 CLOSE = (70, 10)  # dots to the side and up between points that share a label
 HIGHEST = 1.02  # of an axis in percent
+MOST_INSIDE = 4  # curves whose names have a place among them; others stand above
+NAME_HEIGHT = 0.19  # inches
 STYLES = ("-", "--", "-.", ":")  # beside the colours, for print in grey
 MARKERS = "osD^vP"
 ERROR_BARS: dict[str, Any] = {"ecolor": TEXT.light, "elinewidth": 1.1, "capsize": 3}
@@ -131,6 +133,8 @@ def lines(
     """
     if all(len(curve.x) < 2 for curve in curves):
         return ""
+    many = len(curves) > MOST_INSIDE
+    height += NAME_HEIGHT * len(curves) if many else 0.0
     with canvas(title or y.label, width, height) as drawing:
         axes = drawing.axes
         _scale(axes, "x", x)
@@ -152,7 +156,7 @@ def lines(
             _note(axes, name, (right, level), (0, 3), ha="right", va="bottom", color=SOFT.light)
         axes.grid()
         if len(curves) + diagonal > 1:
-            _legend(axes)
+            _legend(axes, above=many, columns=1)
     return drawing.svg
 
 
@@ -325,8 +329,8 @@ def _note(
     axes.annotate(text, at, xytext=shift, **options)
 
 
-def _legend(axes: Axes, *, above: bool = False) -> None:
+def _legend(axes: Axes, *, above: bool = False, columns: int = 4) -> None:
     if above:
-        axes.legend(loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=4, handlelength=1.6)
+        axes.legend(loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=columns, handlelength=1.6)
     else:
         axes.legend(handlelength=2.2)
