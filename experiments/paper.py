@@ -79,7 +79,8 @@ def page() -> str:
 
 
 def first_drawing(name: str, results: dict[str, Any]) -> str:
-    return svg_name(name, FIGURES[name].draw(results)[0].name)
+    """Where nothing can be seen (all are 0) nothing is drawn."""
+    return next(svg_name(name, d.name) for d in FIGURES[name].draw(results) if d.svg)
 
 
 def _settings(runs: dict[str, Any]) -> str:
