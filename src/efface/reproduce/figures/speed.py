@@ -155,11 +155,15 @@ def verdict(results: Results) -> str:
     return (
         f"{judged(results, ratio >= 16, ratio > 1, above=False)} "
         f"With {mean(largest, 'num_train'):.0f} images: the paper's "
-        f"forgetting is {short(ratio)} times faster than its retraining (claimed 16 to 25); "
+        f"forgetting is {_faster(ratio)} than its retraining (claimed 16 to 25); "
         f"solved takes {passes_:.0f} passes for all requests as one, "
-        f"{short(times['retrain'] / times['solved'])} times faster than one retraining, "
-        f"compact {short(times['retrain'] / times['compact'])} times."
+        f"{_faster(times['retrain'] / times['solved'])} than one retraining, "
+        f"compact is {_faster(times['retrain'] / times['compact'])}."
     )
+
+
+def _faster(ratio: float) -> str:
+    return f"{short(ratio)} times faster" if ratio >= 1 else f"{short(1 / ratio)} times slower"
 
 
 FIGURE = PaperFigure(
