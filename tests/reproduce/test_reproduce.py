@@ -180,6 +180,7 @@ def test_models_at_two_ridges_share_what_is_prepared(small_bench: Bench) -> None
     assert all(isinstance(one, SharedRows) for one in rows)
     assert rows[0].primal is rows[1].primal  # type: ignore[union-attr]
     assert rows[0].primal is not rows[2].primal  # type: ignore[union-attr]
+    assert first.standing["slopes_in_half"] is False  # there is room for these few
 
 
 def test_the_kept_weights_are_those_computed(small_bench: Bench) -> None:

@@ -110,6 +110,7 @@ class Specimen:
             self.bench.primal = whose, made
         primal = self.bench.primal[1]
         assert primal is not None
+        self.primal = primal
         return replace(plain, inputs=SharedRows(primal))
 
     def _key(self, **more: Any) -> dict[str, Any]:
@@ -237,6 +238,7 @@ class Specimen:
             "reference_distance_bound": self.reference["distance_bound"],
             "trained_error": self.test_errors(self.weights)[0],
             "last_layer_error": self.last_layer_error,
+            "slopes_in_half": self.primal.half,
             "rate": self.rate,
             "printed_rate": self.printed_rate,
             "largest_eigenvalue_estimate": self.stability.eigenvalue_estimate,

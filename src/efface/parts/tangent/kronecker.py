@@ -21,7 +21,8 @@ A are exact instead: J_ia = (W_ac b_ic)_c, so G = Σ_c ‖w_c‖² B_c B_cᵀ an
 the head's weights of channel c and B_c (n, d) the samples' rows.
 
 It is a picture of the samples of the problem, so it is built from what is retained, held in memory, and
-dropped with the solve.
+dropped with the solve. Exact inner products live as long as the samples that were prepared for them: a
+request prepares its own, of those that stay; experiments share theirs (``primal.py``).
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from efface.network.activations import Activations
 
 BATCH_BYTES = (
     32 << 20
-)  # large enough for full-speed products, small enough to stay in the cache in part
+)  # enough for full-speed products, and what lies between layers stays in the cache
 ROWS_AT_ONCE = 256  # of pooled slopes
 
 
@@ -59,7 +59,7 @@ class Primal:
     def pool(self, *, half: bool = False) -> None:
         """For many passes to come: keep pooled slopes (``linear/pooled.py``), if there are and they fit.
 
-        They take longer to make, and random minibatches of them longer to copy, than they save in a few.
+        They take longer to make than they save in a few.
         With ``half`` they are rounded to 11 bits where they do not fit in 24: products then have relative
         errors of about 2⁻¹², and whoever asks for it must look at the result in another way.
         """
