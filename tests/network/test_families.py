@@ -92,7 +92,11 @@ def test_blocks_are_needed_for_the_last_one() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["resnet18", "resnet50", "vit_tiny_patch16_224", "tf_efficientnet_lite0", "convnext_atto"],
+    [
+        *("resnet18", "resnet50", "vit_tiny_patch16_224", "tf_efficientnet_lite0", "convnext_atto"),
+        "vit_base_patch16_clip_quickgelu_224",
+        "vit_base_patch16_rpn_224",
+    ],
 )
 def test_the_real_timm_is_cut_into_its_own_features(name: str) -> None:
     timm = pytest.importorskip("timm", reason="an extra; it needs a torchvision that fits torch")
@@ -147,7 +151,7 @@ def test_timm_resnets_keep_their_activations_and_extras(options: dict[str, objec
     assert plain is ("aa" not in options)  # variants stay whole
 
 
-def timm_vit(pool: str = "token") -> nn.Module:
+def timm_vit(pool: str = "token", fc_norm: bool = False) -> nn.Module:
     class VisionTransformer(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -157,7 +161,9 @@ def timm_vit(pool: str = "token") -> nn.Module:
             self.pos_embed = nn.Parameter(torch.zeros(1, 5, 4))
             self.norm_pre, self.pos_drop = nn.Identity(), nn.Dropout(0.1)
             self.blocks = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
-            self.norm, self.head = nn.LayerNorm(4), nn.Linear(4, 3)
+            self.norm = nn.Identity() if fc_norm else nn.LayerNorm(4)
+            self.fc_norm = nn.LayerNorm(4) if fc_norm else nn.Identity()
+            self.num_prefix_tokens, self.head = 1, nn.Linear(4, 3)
 
         def _pos_embed(self, x: Tensor) -> Tensor:
             x = torch.cat([self.cls_token.expand(len(x), -1, -1), x.transpose(1, 2)], dim=1)
@@ -165,7 +171,8 @@ def timm_vit(pool: str = "token") -> nn.Module:
 
         def forward(self, x: Tensor) -> Tensor:
             x = self.norm_pre(self._pos_embed(self.patch_embed(x)))
-            return self.head(self.norm(self.blocks(x))[:, 0])
+            x = self.norm(self.blocks(x))
+            return self.head(self.fc_norm(x[:, 0] if pool == "token" else x[:, 1:].mean(1)))
 
     VisionTransformer.__module__ = "timm.models.vision_transformer"
     return cases.randomised(VisionTransformer().double().eval())
@@ -184,9 +191,19 @@ def test_timm_transformers_see_the_weights_that_are_loaded() -> None:
     assert names == {"cls_token", "pos_embed", "weight", "bias"}  # no blocks, norm or head
 
 
+@pytest.mark.parametrize("fc_norm", [False, True])
+def test_timm_transformers_that_pool_by_the_mean(fc_norm: bool) -> None:
+    """And by attention, of which the mean of the tokens is taken, as of transformers' SigLIP."""
+    x = image(8)
+    for pool in ("avg", "map"):
+        net = timm_vit(pool, fc_norm)
+        found = net.head(features(cut(net), x))
+        torch.testing.assert_close(found, net(x), rtol=1e-12, atol=1e-12)  # the same modules
+
+
 def test_timm_transformers_that_pool_otherwise_are_refused() -> None:
-    with pytest.raises(BackboneError, match="pools by 'avg'"):
-        cut(timm_vit("avg"))
+    with pytest.raises(BackboneError, match="pools by 'max'"):
+        cut(timm_vit("max"))
 
 
 # --- any module -----------------------------------------------------------------------------------

@@ -22,7 +22,10 @@ Example: [bold]efface check hf:models/resnet-50 --linearize last-stage[/bold]"""
 
 def check(
     backbone: Annotated[
-        str, typer.Argument(help="cnn, hf:DIR_OR_ID, timm:NAME or torch:module.path:callable.")
+        str,
+        typer.Argument(
+            help="cnn, hf:DIR_OR_ID, timm:NAME, open_clip:NAME:WEIGHTS or torch:module.path:callable."
+        ),
     ],
     linearize: Annotated[
         str,

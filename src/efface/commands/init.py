@@ -32,7 +32,8 @@ SETTINGS = {
     "data.core_fraction": "The share of the people to make core, never forgotten. Default: 0, nobody.",
     "data.core_data": "A public set with the same classes, as core.",
     "data.absolute_paths": "Let the list name files anywhere, by their absolute paths.",
-    "core.backbone": "The network: hf:FOLDER, hf:NAME, timm:NAME or cnn. Default: hf:microsoft/resnet-50.",
+    "core.backbone": "The network: hf:FOLDER, hf:NAME, timm:NAME, open_clip:NAME:WEIGHTS or cnn. "
+    "Default: hf:microsoft/resnet-50.",
     "output.dir": "The model's folder, for the config. Default: {default}.",
 }
 

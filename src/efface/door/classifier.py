@@ -54,8 +54,9 @@ class ForgettingClassifier(Questions, ClassifierMixin, BaseEstimator):
     (15, False)
 
     Args:
-        backbone: ``hf:DIR_OR_ID`` (transformers), ``timm:NAME``, an ``nn.Module``, or ``cnn`` (the small
-            built-in network, which knows nothing until it has seen core data).
+        backbone: ``hf:DIR_OR_ID`` (transformers), ``timm:NAME``, ``open_clip:NAME:WEIGHTS``, an
+            ``nn.Module``, or ``cnn`` (the small built-in network, which knows nothing until it has seen core
+            data).
         classes: the class list, in the order of the outputs. Default: the labels of the core data. Where
             there is no core data either, the labels that occur; then a class leaves with the last of its
             records, because a name that only one person used would remember that person.

@@ -3,6 +3,7 @@
 ``cnn``                      a small built-in network for digits
 ``hf:DIR_OR_ID``             a transformers image classifier (no torchvision needed)
 ``timm:NAME``                a timm model (extra ``timm``)
+``open_clip:NAME:WEIGHTS``   an open_clip image tower (extra ``open-clip``); WEIGHTS is a tag or a file
 ``torch:module.path:callable``  any callable that returns an nn.Module
 an ``nn.Module``             with the name of the first module to linearise as boundary
 """
@@ -48,6 +49,15 @@ class Backbone:
     @property
     def names(self) -> list[str]:
         return [step.name for step in self.steps]
+
+    @property
+    def saved_spec(self) -> str:
+        """What a saved model calls it. A folder's or a file's path is this machine's business; the
+        architecture travels in ``source``."""
+        kind = self.spec.partition(":")[0]
+        if kind == "open_clip":
+            return f"open_clip:{self.source['open_clip']}"
+        return "hf:saved" if kind == "hf" else self.spec
 
     def boundary(self, linearize: str) -> int:
         """Index of the first step of the tail; ``len(steps)`` means the head alone."""
@@ -109,11 +119,13 @@ def _load_named(
         return _load_hf(rest, source)
     if kind == "timm":
         return _load_timm(rest, pretrained=source is None)
+    if kind == "open_clip":
+        return _load_open_clip(rest, pretrained=source is None)
     if kind == "torch":
         return _load_callable(rest), Preprocess(), {}
     raise BackboneError(
         f"unknown backbone {backbone!r}.",
-        "use cnn, hf:DIR_OR_ID, timm:NAME or torch:module.path:callable.",
+        "use cnn, hf:DIR_OR_ID, timm:NAME, open_clip:NAME:WEIGHTS or torch:module.path:callable.",
     )
 
 
@@ -239,13 +251,7 @@ def _side(value: Any, default: int) -> int:
 
 
 def _load_timm(name: str, pretrained: bool) -> tuple[nn.Module, Preprocess, dict]:
-    try:
-        import timm
-    except (ImportError, RuntimeError) as error:
-        fix = "pip install 'efface[timm]'."
-        if "torchvision" in str(error):
-            fix = "the installed torchvision does not match torch: install the build made for it."
-        raise BackboneError(f"timm cannot be imported ({error}).", fix) from error
+    timm = _imported("timm", "timm")
     net = timm.create_model(name, pretrained=pretrained)
     values = timm.data.resolve_model_data_config(net)
     crop = values["input_size"][-1]
@@ -258,6 +264,52 @@ def _load_timm(name: str, pretrained: bool) -> tuple[nn.Module, Preprocess, dict
         interpolation="bicubic" if values["interpolation"] == "bicubic" else "bilinear",
     )
     return net, prep, {"timm": name}
+
+
+def _load_open_clip(given: str, pretrained: bool) -> tuple[nn.Module, Preprocess, dict]:
+    """The image tower; of a saved model only its architecture is built, beside words of one layer."""
+    name, _, weights = given.partition(":")
+    if pretrained and not weights:
+        raise BackboneError(
+            f"open_clip:{name} does not say which weights.",
+            "write open_clip:NAME:TAG (open_clip.list_pretrained() lists them) or open_clip:NAME:FILE.",
+        )
+    open_clip = _imported("open_clip", "open-clip")
+    if name not in open_clip.list_models():
+        raise BackboneError(
+            f"open_clip has no network {name!r}.", "open_clip.list_models() lists them."
+        )
+    try:
+        if pretrained:
+            whole = open_clip.create_model(name, pretrained=weights, weights_only=True)
+        else:
+            words = {"context_length": 1, "vocab_size": 1, "width": 1, "heads": 1, "layers": 1}
+            whole = open_clip.create_model(name, pretrained_text=False, text_cfg=words)
+    except Exception as error:
+        raise BackboneError(
+            f"open_clip cannot load {given!r}: {error!s:.300}",
+            "open_clip.list_pretrained() lists names and tags; a file must be of that network.",
+        ) from error
+    values = open_clip.get_model_preprocess_cfg(whole)
+    side = values["size"] if isinstance(values["size"], int) else values["size"][0]
+    prep = Preprocess(
+        resize=side,
+        crop=side,
+        mean=tuple(values["mean"]),
+        std=tuple(values["std"]),
+        interpolation="bicubic" if values["interpolation"] == "bicubic" else "bilinear",
+    )
+    return whole.visual.float(), prep, {"open_clip": name}
+
+
+def _imported(package: str, extra: str) -> Any:
+    try:
+        return importlib.import_module(package)
+    except (ImportError, RuntimeError) as error:
+        fix = f"pip install 'efface[{extra}]'."
+        if "torchvision" in str(error) and "No module" not in str(error):
+            fix = "the installed torchvision does not match torch: install the build made for it."
+        raise BackboneError(f"{package} cannot be imported ({error}).", fix) from error
 
 
 def trusted_module(name: str | None) -> nn.Module | None:

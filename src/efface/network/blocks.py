@@ -40,10 +40,47 @@ class ClassAndMeanToken(nn.Module):
 
 
 class MeanToken(nn.Module):
-    """Pool tokens by their mean: (n, t, c) -> (n, c)."""
+    """Pool tokens by their mean: (n, t, c) -> (n, c); the first ``skip`` are not of the picture."""
+
+    def __init__(self, skip: int = 0) -> None:
+        super().__init__()
+        self.skip = skip
 
     def forward(self, x: Tensor) -> Tensor:
-        return x.mean(1)
+        return x[:, self.skip :].mean(1)
+
+
+class SelfAttention(nn.Module):
+    """softmax(q kᵀ/√w) v in ``heads`` of width w: what nn.MultiheadAttention does, in plain products.
+
+    Its own fused kernel has neither a forward-mode derivative nor exact sums.
+    """
+
+    def __init__(self, attention: nn.MultiheadAttention) -> None:
+        super().__init__()
+        assert attention.in_proj_weight is not None
+        width, self.heads = attention.embed_dim, attention.num_heads
+        self.qkv = nn.Linear(width, 3 * width, bias=attention.in_proj_bias is not None)
+        self.qkv.weight, self.out = attention.in_proj_weight, attention.out_proj
+        if attention.in_proj_bias is not None:
+            self.qkv.bias = attention.in_proj_bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        y: Tensor = self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+        return y
+
+
+class PreNormBlock(nn.Module):
+    """A transformer's block, norms first: x + s₁(A(n₁(x))), then the same with its two layers."""
+
+    def __init__(self, first: tuple[nn.Module, ...], second: tuple[nn.Module, ...]) -> None:
+        super().__init__()
+        self.first, self.second = nn.Sequential(*first), nn.Sequential(*second)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.first(x)
+        return x + self.second(x)
 
 
 class GlobalMean(nn.Module):

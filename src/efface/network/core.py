@@ -40,7 +40,8 @@ class Core:
     """f_core(x) = head(tail(prefix(x))).
 
     Args:
-        backbone: ``cnn``, ``hf:DIR_OR_ID``, ``timm:NAME``, ``torch:module:callable`` or a module.
+        backbone: ``cnn``, ``hf:DIR_OR_ID``, ``timm:NAME``, ``open_clip:NAME:WEIGHTS``,
+            ``torch:module:callable`` or a module.
         classes: the class names, in the order of the logits.
         linearize: where the tail begins: head, last-block, last-stage, all, or a step's name.
         leaky_slope: ReLU becomes LeakyReLU of this slope in the tail (the paper's change; None keeps it).
@@ -268,11 +269,9 @@ class Core:
 
     @property
     def settings(self) -> dict[str, Any]:
-        spec = self.backbone.spec
         return {
             "schema": SCHEMA,
-            # A local folder's path is this machine's business; the architecture travels in `source`.
-            "backbone": "hf:saved" if spec.startswith("hf:") else spec,
+            "backbone": self.backbone.saved_spec,
             "source": self.backbone.source,
             "classes": list(self.classes),
             "linearize": self.linearize,

@@ -1,8 +1,8 @@
 """Cut a network into named steps, in the order the data takes: stem, blocks, pooling.
 
 Composing the steps gives the pooled features h(x); the classification head on top is ours. Known
-families (transformers, timm, nn.Sequential) are cut at every block; any other module is cut once, at a
-boundary the caller names, by tracing it with torch.fx.
+families (transformers, timm, open_clip, nn.Sequential) are cut at every block; any other module is cut
+once, at a boundary the caller names, by tracing it with torch.fx.
 """
 
 from __future__ import annotations
@@ -222,14 +222,22 @@ class _TimmEmbed(nn.Module):
 
 
 def _timm_vit(model: nn.Module) -> list[Step]:
-    if getattr(model, "global_pool", "token") != "token":
+    """Pooled as it is; where it pools by attention (SigLIP), by the mean of its tokens, as ``hf:`` has it."""
+    kind = getattr(model, "global_pool", "token")
+    if kind not in ("token", "avg", "map"):
         raise BackboneError(
-            f"this VisionTransformer pools by {model.global_pool!r}, not by its class token.",
+            f"this VisionTransformer pools by {kind!r}, not by its class token or a mean.",
             "choose a timm model that does, or its transformers version.",
         )
     steps = [Step("embed", _TimmEmbed(model))]
     steps += [Step(f"blocks.{b}", m, 0) for b, m in enumerate(model.blocks)]  # type: ignore
-    return [*steps, Step("norm", model.norm), Step("pool", blocks.FirstToken())]  # type: ignore
+    skip: Any = getattr(model, "num_prefix_tokens", 1)
+    pool = blocks.FirstToken() if kind == "token" else blocks.MeanToken(skip)
+    steps += [Step("norm", model.norm), Step("pool", pool)]  # type: ignore
+    last = getattr(model, "fc_norm", None)
+    return (
+        steps if last is None or isinstance(last, nn.Identity) else [*steps, Step("fc_norm", last)]
+    )
 
 
 def _timm_efficientnet(model: nn.Module) -> list[Step]:
@@ -253,6 +261,47 @@ def _timm_convnext(model: nn.Module) -> list[Step]:
     return [*steps, Step("pool", nn.Sequential(*parts))]  # type: ignore[arg-type]
 
 
+# --- open_clip: image towers ----------------------------------------------------------------------
+
+
+class _ClipEmbed(nn.Module):
+    """Patches, the class token before them, places added, and the norm before the first block."""
+
+    def __init__(self, tower: nn.Module) -> None:
+        super().__init__()
+        self.patches, self.norm = tower.conv1, tower.ln_pre
+        self.token, self.places = tower.class_embedding, tower.positional_embedding
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.patches(x).flatten(2).transpose(1, 2)  # type: ignore[operator]
+        first = self.token.expand(len(x), 1, -1)  # type: ignore[operator]
+        return self.norm(torch.cat([first, x], dim=1) + self.places)  # type: ignore[operator]
+
+
+def _clip_vit(model: nn.Module) -> list[Step]:
+    """Without the projection to where words and pictures are compared, as ``hf:`` has it."""
+    kind, layers = getattr(model, "pool_type", None), list(model.transformer.resblocks)  # type: ignore
+    plain = all(type(b).__name__ == "ResidualAttentionBlock" for b in layers)
+    if kind not in ("tok", "avg") or model.attn_pool is not None or not plain:
+        raise BackboneError(
+            "this tower of open_clip has attention of its own kind, or pools by it.",
+            "choose a plain ViT (ViT-B-32, ViT-L-14), a tower from timm, or its transformers version.",
+        )
+    steps = [Step("embed", _ClipEmbed(model))]
+    for b, block in enumerate(layers):
+        first = (block.ln_1, blocks.SelfAttention(block.attn), block.ls_1)
+        second = (block.ln_2, block.mlp, block.ls_2)
+        steps.append(Step(f"resblocks.{b}", blocks.PreNormBlock(first, second), 0))
+    pool = Step("pool", blocks.FirstToken() if kind == "tok" else blocks.MeanToken(1))
+    norm = Step("ln_post", model.ln_post)
+    return [*steps, pool, norm] if model.final_ln_after_pool else [*steps, norm, pool]
+
+
+def _clip_timm(model: nn.Module) -> list[Step]:
+    """A tower that is timm's network, without open_clip's projection."""
+    return cut(model.trunk)  # type: ignore[arg-type]
+
+
 # Package -> class name -> how to cut it. By package, because everybody has a class named ResNet.
 _FAMILIES: dict[str, dict[str, Callable[[nn.Module], list[Step]]]] = {
     "transformers": {
@@ -273,6 +322,7 @@ _FAMILIES: dict[str, dict[str, Callable[[nn.Module], list[Step]]]] = {
         "EfficientNet": _timm_efficientnet,
         "ConvNeXt": _timm_convnext,
     },
+    "open_clip": {"VisionTransformer": _clip_vit, "TimmModel": _clip_timm},
 }
 
 

@@ -1,8 +1,9 @@
 """A saved model is data: what its files may name, checked before anything is built from them.
 
 The architecture of a saved core comes from a closed list: the built-in network, ten families of
-``transformers`` with the settings listed here, and timm's own networks by name. Whatever else stands in a
-file is refused. Code from elsewhere (``torch:module:callable``) runs only if the caller names it.
+``transformers`` with the settings listed here, and timm's and open_clip's own networks by name. Whatever
+else stands in a file is refused. Code from elsewhere (``torch:module:callable``) runs only if the caller
+names it.
 """
 
 from __future__ import annotations
@@ -224,6 +225,11 @@ def check_core(values: Mapping[str, Any], *, module_given: bool) -> None:
     elif kind == "timm":
         # No prefix and no slash: `hf-hub:…` and `local-dir:…` would be fetched or read from there.
         if source != {"timm": name} or not re.fullmatch(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)?", name):
+            _refuse("backbone", spec)
+    elif kind == "open_clip":
+        if source != {"open_clip": name} or not re.fullmatch(
+            r"[A-Za-z0-9_]+([.-][A-Za-z0-9_]+)*", name
+        ):
             _refuse("backbone", spec)
     elif spec != "cnn" or source:
         _refuse("backbone", spec)

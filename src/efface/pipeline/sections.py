@@ -133,7 +133,10 @@ class CoreConfig(ConfigSection):
 
     backbone: Annotated[
         str,
-        Flag("cnn, hf:DIR_OR_ID, timm:NAME or torch:module.path:callable. Default: {default}."),
+        Flag(
+            "cnn, hf:DIR_OR_ID, timm:NAME, open_clip:NAME:WEIGHTS or torch:module.path:callable. "
+            "Default: {default}."
+        ),
     ] = Field(default="cnn", min_length=1)
     linearize: Annotated[
         str,

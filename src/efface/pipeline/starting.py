@@ -27,7 +27,7 @@ CLASSES_QUESTION = """\
 
 NETWORK_QUESTION = """\
 # The frozen network: hf:FOLDER, hf:NAME (fetched from the Hugging Face hub once, when you train), timm:NAME,
-# or cnn (a small one of our own, which knows nothing: it needs core data)."""
+# open_clip:NAME:WEIGHTS, or cnn (a small one of our own, which knows nothing: it needs core data)."""
 
 
 def config_text(config: Config, found: Survey) -> str:
