@@ -11,7 +11,7 @@ endif
 PIP     = $(BIN)/python -m pip --disable-pip-version-check -q
 SOURCES = src tests benchmarks experiments tools
 
-.PHONY: demo serve test lint types unit docs format wheel bench clean help
+.PHONY: demo serve test lint types unit docs format wheel dist bench clean help
 
 help:  ## what each target does
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -77,6 +77,13 @@ wheel:  ## builds the wheel, installs it in a fresh environment and runs it in a
 	$$efface reproduce all --data digits --preset tiny; \
 	test -s efface-reproduce/digits/report.html
 
+# What a package index takes: with the project's address in the metadata and in the README's links.
+dist: $(VENV)/.base  ## the two packages to publish, in dist/: make dist ADDRESS=https://HOST/OWNER/efface
+	set -e; new=$$(mktemp -d); trap 'rm -rf "$$new"' EXIT; \
+	$(BIN)/python tools/release.py "$(ADDRESS)" --out "$$new/efface"; \
+	$(PYTHON) -m venv "$$new/venv"; "$$new/venv/bin/pip" --disable-pip-version-check -q install build twine; \
+	"$$new/venv/bin/python" -m build -o dist "$$new/efface"; "$$new/venv/bin/twine" check --strict dist/*
+
 # Ratios within one run, never seconds: exit code 3 if a guarded one is not kept. Not part of `make test`: on a machine
 # that is shared any time may be ten times another. PRESET=full takes an hour; MORE="--data … --backbone …".
 PRESET ?= quick
@@ -87,4 +94,4 @@ docs: $(VENV)/.docs  ## the documentation as a site, in site/; warnings are erro
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:  ## remove the environment, the demo's output and the built documentation
-	rm -rf $(VENV) efface-demo efface-bench site .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) efface-demo efface-bench site dist .pytest_cache .mypy_cache .ruff_cache
