@@ -5,7 +5,9 @@
 Ours (cached primal side, products as GEMMs) against plain torch.func jvp + vjp and against curvlinops'
 GGN, on the network as transformers ships it (BatchNorm unfolded, NCHW): what a user would run instead.
 Beside it, torch.func on our own folded, channels-last tail: the strongest plain version; and ours with
-BatchNorm kept in the parametrisation, as the paper has it (products on folded weights all the same). With
+BatchNorm kept in the parametrisation, as the paper has it (products on folded weights all the same); and
+ours with slopes by layer (`linear/slopes.py`), which pay where many products follow: `details` says what it
+takes to make them. With
 `--layers final` user weights are in the last convolution with its BatchNorm and in the head alone, and
 torch.func differentiates by these parameters, too (what lies below runs all the same). One process,
 interleaved rounds, the best of each; JSON out.
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,6 +32,7 @@ from efface.network.core import Core
 from efface.network.tail import Tail
 
 OURS = "efface"
+SLOPES = "efface, slopes by layer"
 
 
 def tail_of(
@@ -83,10 +87,17 @@ def forward_of(tail: nn.Module, x: Tensor) -> Callable[[], object]:
     return forward
 
 
-def product_of(operator: TangentOperator, x: Tensor) -> Callable[[], object]:
+def product_of(operator: TangentOperator, x: Tensor, *, many: bool = False) -> Callable[[], object]:
     """H v with the primal side at hand."""
-    prepared, flat = operator.prepare(x), torch.randn(operator.d)
+    prepared, flat = operator.prepare(x, many=many), torch.randn(operator.d)
     return lambda: operator.product(prepared, flat)
+
+
+def making(operator: TangentOperator, x: Tensor) -> tuple[float, int]:
+    """Seconds to make slopes by layer of ``x``, and their bytes."""
+    begin = time.perf_counter()
+    prepared = operator.prepare(x, many=True)
+    return time.perf_counter() - begin, prepared.num_bytes
 
 
 def main() -> None:
@@ -124,6 +135,7 @@ def main() -> None:
         operator = TangentOperator(mine.tail)
         runs |= {
             OURS: product_of(operator, x),
+            SLOPES: product_of(operator, x, many=True),
             "efface, BatchNorm kept": product_of(TangentOperator(raw.tail), x),
             "torch.func, network as shipped": plain(raw.tail, x, v),
             "torch.func, folded channels-last": plain(mine.tail, xl, vm),
@@ -131,7 +143,14 @@ def main() -> None:
         }
     there = {name: run for name, run in runs.items() if run is not None}
     best = {name: min(times) for name, times in turns(there, args.rounds).items()}
-    peers = [name for name in best if name not in ("forward", OURS)]
+    ours = {name: best[name] for name in (OURS, SLOPES) if name in best}
+    peers = [name for name in best if name != "forward" and name not in ours]
+    details: dict[str, object] = {"over_forward": {n: t / best["forward"] for n, t in best.items()}}
+    ratios = {f"{name} / ours": best[name] / best[OURS] for name in peers}
+    if SLOPES in best:
+        seconds, size = making(operator, x)
+        ratios |= {f"{name} / {SLOPES}": best[name] / best[SLOPES] for name in peers}
+        details |= {"slopes_made_in_seconds": seconds, "slopes_bytes_a_sample": size // len(x)}
     limits = Limits.measured()
     Outcome(
         name="hessian-product",
@@ -144,9 +163,9 @@ def main() -> None:
             "threads": args.threads,
             "weights": operator.d,
         },
-        ours={OURS: best[OURS]},
+        ours=ours,
         peers={name: best[name] for name in peers},
-        ratios={f"{name} / ours": best[name] / best[OURS] for name in peers},
+        ratios=ratios,
         limit={
             "what": "two forward passes of the same tail, a jvp and a vjp with nothing kept",
             "seconds": 2 * best["forward"],
@@ -154,7 +173,7 @@ def main() -> None:
             "gemm_gflops": limits.float32 / 1e9,
         },
         guards={"torch.func, network as shipped / ours": 1.0},
-        details={"over_forward": {name: t / best["forward"] for name, t in best.items()}},
+        details=details,
     ).write(args.out)
 
 

@@ -101,7 +101,7 @@ def test_blocks_are_needed_for_the_last_one() -> None:
 def test_the_real_timm_is_cut_into_its_own_features(name: str) -> None:
     timm = pytest.importorskip("timm", reason="an extra; it needs a torchvision that fits torch")
     net = timm.create_model(name, pretrained=False, num_classes=3).eval()
-    x = image(224)
+    x = image(224).float()
     with torch.no_grad():
         features = x
         for step in cut(net):

@@ -215,7 +215,7 @@ class ConvLayer(Layer):
     def vjp(
         self, saved: Saved, dy: Tensor, out: MutableMapping[str, Tensor], need_dx: bool
     ) -> Tensor | None:
-        cols, marker = saved
+        cols = saved[0]
         k, o = cols.shape[-1], dy.shape[-1]
         rows = dy.reshape(-1, o)
         (kh, kw), c = self.kernel, self.weight.shape[1]
@@ -223,13 +223,15 @@ class ConvLayer(Layer):
         out[self.w_name] += gradient.view(o, kh, kw, c).permute(0, 3, 1, 2)
         if self.bias is not None:
             out[self.b_name] += rows.sum(0)
-        if not need_dx:
-            return None
-        dcols = (rows @ self._core(dy.dtype).T).view(*dy.shape[:3], k)
-        shape = torch.Size((*marker.shape[:3], c))
-        if kh == kw == 1 and self.stride == (1, 1) and self.padding == (0, 0):
+        return self.below(saved, dy) if need_dx else None
+
+    def below(self, saved: Saved, dy: Tensor) -> Tensor:
+        """(∂φ/∂x)ᵀ dy alone."""
+        rows, core = dy.reshape(-1, dy.shape[-1]), self._core(dy.dtype)
+        dcols = (rows @ core.T).view(*dy.shape[:3], core.shape[0])
+        if self.kernel == (1, 1) and self.stride == (1, 1) and self.padding == (0, 0):
             return dcols
-        return self._scatter(dcols, shape)
+        return self._scatter(dcols, torch.Size((*saved[1].shape[:3], self.weight.shape[1])))
 
 
 class LinearLayer(Layer):
@@ -262,6 +264,10 @@ class LinearLayer(Layer):
         if self.bias is not None:
             out[self.b_name] += rows.sum(0)
         return from_module(dy @ self.weight.to(dy.dtype)) if need_dx else None
+
+    def below(self, saved: Saved, dy: Tensor) -> Tensor:
+        """(∂φ/∂x)ᵀ dy alone."""
+        return from_module(to_module(dy) @ self.weight.to(dy.dtype))
 
 
 class AffineLayer(Layer):
@@ -297,7 +303,11 @@ class AffineLayer(Layer):
             over = tuple(range(dy.dim() - 1))
             out[self.w_name] += (dy * saved[0]).sum(over)
             out[self.b_name] += dy.sum(over)
-        return dy * self.scale(dy.dtype) if need_dx else None
+        return self.below(saved, dy) if need_dx else None
+
+    def below(self, saved: Saved, dy: Tensor) -> Tensor:
+        """(∂φ/∂x)ᵀ dy alone."""
+        return dy * self.scale(dy.dtype)
 
 
 class PointwiseLayer(Layer):

@@ -70,3 +70,7 @@ class NormedConvLayer(Layer):
             out[self.norm.w_name] += (dy * normal).sum((0, 1, 2))
             out[self.norm.b_name] += own[BIAS]
         return dx
+
+    def below(self, saved: Saved, dy: Tensor) -> Tensor:
+        """(∂φ/∂x)ᵀ dy alone."""
+        return self.folded.below(saved[0], dy)

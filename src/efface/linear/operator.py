@@ -16,6 +16,7 @@ from efface.linear.layers import Layer, Saved
 from efface.linear.lowering import lower
 from efface.linear.opaque import OpaqueLayer
 from efface.linear.pooled import pool
+from efface.linear.slopes import SlopesLayer, keep_slopes
 from efface.network.device import CPU, Placement
 from efface.network.tail import Layout
 
@@ -87,6 +88,8 @@ class TangentOperator:
         pooled = pool(self.layer) if names is not None else None
         if pooled is not None:
             self.layer, self.lean = pooled, self.layer
+        # Takes many products to pay for itself: only for who asks for it.
+        self.many = keep_slopes(self.layer) if names is None and self.device == CPU else None
         self.scales = dict.fromkeys(self.layout.names, 1.0) | dict(scales or {})
 
     @property
@@ -96,6 +99,13 @@ class TangentOperator:
             return 0
         own = dict(zip(self.layout.names, self.layout.shapes, strict=True))
         return sum(math.prod(own[n]) for n in self.layer.names if not n.startswith("classifier."))
+
+    def slope_sizes(self, one: Prepared) -> frozenset[int]:
+        """Numbers a sample in each tensor of slopes that was prepared: what half precision may hold."""
+        if isinstance(one.layer, SlopesLayer):
+            _, slopes, pooled, _ = one.saved
+            return frozenset(t[0].numel() for t in (*slopes, *pooled))
+        return frozenset({self.pooled_numbers} - {0})
 
     def scaled(self, v: Tensor) -> dict[str, Tensor]:
         """S v, one tensor a parameter of the tail."""
@@ -108,15 +118,22 @@ class TangentOperator:
 
     @torch.no_grad()
     def prepare(
-        self, x: Tensor, dtype: torch.dtype = torch.float32, *, lean: bool = False
+        self,
+        x: Tensor,
+        dtype: torch.dtype = torch.float32,
+        *,
+        lean: bool = False,
+        many: bool = False,
     ) -> Prepared:
         """Run the tail once on boundary activations ``x`` (n, c, h, w), (n, t, c) or (n, c).
 
-        ``lean``: for few products, or where memory is short; the same numbers but for their rounding.
+        ``lean``: for few products, or where memory is short; ``many``: for hundreds of them, and few classes
+        (``linear/slopes.py``). The same numbers but for their rounding.
         """
         x = x.to(self.device, dtype)
         x = x.permute(0, 2, 3, 1).contiguous() if x.dim() == 4 else x.contiguous()
         layer = self.lean if lean and self.lean is not None else self.layer
+        layer = self.many if many and self.many is not None else layer
         outputs, saved = layer.forward(x)
         return Prepared(outputs.cpu(), saved, layer)
 

@@ -18,7 +18,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from efface.linear.frozen import FrozenLayer
 from efface.linear.layers import (
     Chain,
     ConvLayer,
@@ -51,51 +50,60 @@ class SlopesOfSome:
 
 
 class PooledLayer(Layer):
-    """See the module. ``below`` is what the convolution's inputs come through, and the shortcut's."""
+    """See the module. ``below`` is what the convolution's inputs come through, and the shortcut's; a
+    convolution without BatchNorm has columns for its bias alone, if it has one."""
 
     def __init__(
-        self, below: Layer, conv: NormedConvLayer, shortcut: Layer, activation: LeakyLayer
+        self,
+        below: Layer,
+        conv: NormedConvLayer | ConvLayer,
+        shortcut: Layer,
+        activation: LeakyLayer,
     ) -> None:
-        assert isinstance(conv.plain, ConvLayer)
+        plain = conv.plain if isinstance(conv, NormedConvLayer) else conv
+        assert isinstance(plain, ConvLayer)
         self.below, self.shortcut, self.slope = below, shortcut, activation.slope
-        self.plain, self.norm, self.names = conv.plain, conv.norm, conv.names
+        self.plain, self.names = plain, conv.names
+        self.norm = conv.norm if isinstance(conv, NormedConvLayer) else None
+        self.others = tuple(n for n in conv.names if n != plain.w_name)  # the last columns
 
     def forward(self, x: Tensor) -> tuple[Tensor, Saved]:
         inputs = self.below.forward(x)[0]
-        z, _ = self.plain.forward(inputs)
-        y, (normal,) = self.norm.forward(z)
+        y, _ = self.plain.forward(inputs)
+        normal: Tensor | None = None
+        if self.norm is not None:
+            y, (normal,) = self.norm.forward(y)
         y = y + self.shortcut.forward(x)[0]
         one, less = y.new_tensor(1.0), y.new_tensor(self.slope)
         slopes = torch.where(y > 0, one, less).flatten(1, 2)  # (n, s, c)
         rows = self.plain._columns(inputs).flatten(1, 2)  # (n, s, d)
         places = slopes.shape[1]
         n, width, d = len(x), slopes.shape[2], rows.shape[2]
-        saved = slopes.new_empty(n, width, d + 2)
-        scale = self.norm.scale(y.dtype)[:, None] / places
-        torch.mul(slopes.transpose(1, 2) @ rows, scale, out=saved[..., :d])
-        saved[..., d] = (slopes * normal.flatten(1, 2)).mean(1)
-        saved[..., d + 1] = slopes.mean(1)
+        saved = slopes.new_empty(n, width, d + len(self.others))
+        scale = slopes.new_ones(1, 1) if self.norm is None else self.norm.scale(y.dtype)[:, None]
+        torch.mul(slopes.transpose(1, 2) @ rows, scale / places, out=saved[..., :d])
+        if normal is not None:
+            saved[..., d] = (slopes * normal.flatten(1, 2)).mean(1)
+        if self.others:
+            saved[..., -1] = slopes.mean(1)
         return F.leaky_relu(y, self.slope).mean(dim=(1, 2)), (saved,)
 
     def jvp(self, saved: Saved, dx: Tensor | None, v: Mapping[str, Tensor]) -> Tensor:
         assert dx is None
-        plain, norm = self.plain, self.norm
-        moved = torch.cat(
-            [plain._matrix(v[plain.w_name]).T, v[norm.w_name][:, None], v[norm.b_name][:, None]], 1
-        )  # (c, d + 2)
+        weight = self.plain._matrix(v[self.plain.w_name]).T
+        moved = torch.cat([weight, *(v[name][:, None] for name in self.others)], 1)  # (c, d + …)
         return _rows_times(saved[0], moved)
 
     def vjp(
         self, saved: Saved, dy: Tensor, out: MutableMapping[str, Tensor], need_dx: bool
     ) -> None:
         assert not need_dx
-        plain, norm = self.plain, self.norm
-        total = _weighted_sum(saved[0], dy)  # (c, d + 2)
+        plain, total = self.plain, _weighted_sum(saved[0], dy)  # (c, d + …)
         (kh, kw), c = plain.kernel, plain.weight.shape[1]
-        weight = total[:, :-2].reshape(-1, kh, kw, c).permute(0, 3, 1, 2)
-        out[plain.w_name] += weight
-        out[norm.w_name] += total[:, -2]
-        out[norm.b_name] += total[:, -1]
+        d = kh * kw * c
+        out[plain.w_name] += total[:, :d].reshape(-1, kh, kw, c).permute(0, 3, 1, 2)
+        for name, column in zip(self.others, total[:, d:].T, strict=True):
+            out[name] += column
 
 
 def _rows_times(pooled: Tensor | SlopesOfSome, moved: Tensor) -> Tensor:
@@ -130,22 +138,28 @@ def pool(layer: Layer) -> Layer | None:
     if not isinstance(layer, Chain):
         return None
     for i, (one, following) in enumerate(zip(layer.layers, layer.layers[1:], strict=False)):
-        fused = _fused(one) if isinstance(following, GlobalMeanLayer) else None
-        if fused is not None and not any(below.names for below in layer.layers[:i]):
-            return Chain([*layer.layers[:i], fused, *layer.layers[i + 2 :]])
+        top = fused(one) if isinstance(following, GlobalMeanLayer) else None
+        if top is None:
+            continue
+        if set(one.names) == set(top.names) and not any(b.names for b in layer.layers[:i]):
+            return Chain([*layer.layers[:i], top, *layer.layers[i + 2 :]])
     return None
 
 
-def _fused(block: Layer) -> PooledLayer | None:
+def fused(block: Layer) -> PooledLayer | None:
+    """The last convolution of ``block`` with the pooling behind the block; its other layers run below it."""
     if not isinstance(block, ResidualLayer) or not isinstance(block.activation, LeakyLayer):
         return None
-    if not isinstance(block.body, Chain) or not isinstance(
-        block.shortcut, FrozenLayer | IdentityLayer
-    ):
+    if not isinstance(block.body, Chain):
         return None
     *below, conv = block.body.layers
-    if not isinstance(conv, NormedConvLayer) or any(one.names for one in below):
+    while isinstance(conv, IdentityLayer) and below:  # where a BatchNorm was folded
+        *below, conv = below
+    if isinstance(conv, NormedConvLayer):
+        plain = type(conv.plain) is ConvLayer and conv.plain.bias is None and conv.norm.affine
+    else:
+        plain = type(conv) is ConvLayer
+    if not plain:
         return None
-    if type(conv.plain) is not ConvLayer or conv.plain.bias is not None or not conv.norm.affine:
-        return None
+    assert isinstance(conv, NormedConvLayer | ConvLayer)
     return PooledLayer(Chain(below), conv, block.shortcut, block.activation)

@@ -96,6 +96,10 @@ class WinogradLayer(Layer):
         kernels = self._core(dy.dtype).transpose(1, 2)
         return _input_transpose(torch.bmm(_output_transpose(dy), kernels), n, h, w)
 
+    def below(self, saved: Saved, dy: Tensor) -> Tensor:
+        """(∂φ/∂x)ᵀ dy alone, as the other layers call it."""
+        return self.pull_back(dy)
+
     def _core(self, dtype: torch.dtype) -> Tensor:
         if dtype not in self._kernels:
             self._kernels[dtype] = _kernel_transform(self.weight.to(dtype))

@@ -22,6 +22,7 @@ BATCH_BYTES = (
     32 << 20
 )  # enough for full-speed products, and what lies between layers stays in the cache
 ROWS_AT_ONCE = 256  # of pooled slopes
+MOST_CLASSES = 100  # of slopes by layer: with more they are made for longer than a solve takes
 
 
 class Primal:
@@ -43,7 +44,8 @@ class Primal:
         self.operator, self.activations = operator, activations
         self.dtype, self.cache_bytes = dtype, cache_bytes
         self.pooled = False  # the form in which it is kept: see ``pool``
-        self.half = False  # whether pooled slopes are kept in half precision
+        self.half = False  # whether slopes are kept in half precision
+        self._slopes: frozenset[int] = frozenset()  # numbers a sample in each tensor of them
         self.batch_size = batch_size or self._default_batch()
         self._kept: list[Prepared] | None = None
 
@@ -57,20 +59,27 @@ class Primal:
         return max(16, min(1024, BATCH_BYTES // max(one.num_bytes, 1)))
 
     def pool(self, *, half: bool = False) -> None:
-        """For many passes to come: keep pooled slopes (``linear/pooled.py``), if there are and they fit.
+        """For many passes to come: keep slopes, pooled (``linear/pooled.py``) or by layer
+        (``linear/slopes.py``), if the tail has them and they fit. They take longer to make than they save in
+        a few.
 
-        They take longer to make than they save in a few.
         With ``half`` they are rounded to 11 bits where they do not fit in 24: products then have relative
         errors of about 2⁻¹², and whoever asks for it must look at the result in another way.
         """
-        numbers = self.operator.pooled_numbers * len(self)
-        width = torch.finfo(self.dtype).bits // 8
-        if not numbers or self.pooled:
+        operator = self.operator
+        if self.pooled or not len(self) or not (operator.pooled_numbers or operator.many):
             return
-        if width * numbers <= self.cache_bytes:
-            self.pooled, self._kept = True, None
-        elif half and self.dtype == torch.float32 and 2 * numbers <= self.cache_bytes:
-            self.pooled, self.half, self._kept = True, True, None
+        one = operator.prepare(self.activations[:1], self.dtype, many=True)
+        if operator.many is not None and one.outputs.shape[1] > MOST_CLASSES:
+            return
+        sizes = operator.slope_sizes(one)
+        numbers = sum(t.numel() for t in tree_leaves(one.saved) if t.numel() in sizes) * len(self)
+        width = torch.finfo(self.dtype).bits // 8
+        rest = 0 if operator.many is None else one.num_bytes * len(self) - width * numbers
+        if width * numbers + rest <= self.cache_bytes:
+            self.pooled, self._kept, self._slopes = True, None, sizes
+        elif half and self.dtype == torch.float32 and 2 * numbers + rest <= self.cache_bytes:
+            self.pooled, self.half, self._kept, self._slopes = True, True, None, sizes
 
     @property
     def rows_at_once(self) -> int:
@@ -86,12 +95,12 @@ class Primal:
 
     def some(self, index: Tensor) -> Prepared | None:
         """Of what is kept, these samples: pooled slopes where they lie, the rest as a copy."""
-        kept, slopes = self.kept, self.operator.pooled_numbers
+        kept, slopes = self.kept, self._slopes
         if kept is None:
             return None
 
         def take(t: Tensor) -> Any:
-            return SlopesOfSome(t, index) if self.pooled and t[0].numel() == slopes else t[index]
+            return SlopesOfSome(t, index) if self.pooled and t[0].numel() in slopes else t[index]
 
         return Prepared(kept.outputs[index], tree_map(take, kept.saved), kept.layer)
 
@@ -102,7 +111,7 @@ class Primal:
     def _fill(self) -> list[Prepared]:
         if len(self) == 0:
             return []
-        first = self.operator.prepare(self.activations[:1], self.dtype, lean=not self.pooled)
+        first = self._prepared(slice(0, 1))
         if not self.pooled and first.num_bytes * len(self) > self.cache_bytes:
             return []
         whole = self._assemble(first)
@@ -111,18 +120,23 @@ class Primal:
             return self._fill()
         return [whole]
 
+    def _prepared(self, part: slice) -> Prepared:
+        """In the form in which it is kept."""
+        form = {"many": True} if self.pooled else {"lean": True}
+        return self.operator.prepare(self.activations[part], self.dtype, **form)
+
     def _assemble(self, first: Prepared) -> Prepared | None:
         """None: some slope is beyond 65,504 and has no half form."""
-        n, slopes = len(self), self.operator.pooled_numbers
+        n = len(self)
 
         def allocate(t: Tensor) -> Tensor:
-            narrow = self.half and t[0].numel() == slopes
+            narrow = self.half and t[0].numel() in self._slopes
             return t.new_empty((n, *t.shape[1:]), dtype=torch.float16 if narrow else t.dtype)
 
         whole = Prepared(allocate(first.outputs), tree_map(allocate, first.saved), first.layer)
         for start in range(0, n, self.batch_size):
             part = slice(start, min(start + self.batch_size, n))
-            batch = self.operator.prepare(self.activations[part], self.dtype, lean=not self.pooled)
+            batch = self._prepared(part)
             whole.outputs[part] = batch.outputs
             pairs = zip(tree_leaves(whole.saved), tree_leaves(batch.saved), strict=True)
             for target, source in pairs:
