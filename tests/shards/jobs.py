@@ -16,3 +16,10 @@ def fragile(folder: str) -> None:
 
 def always_killed(_: object) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def refused(_: object) -> None:
+    """Says what is wrong, as our own errors do."""
+    from efface.errors import EffaceError
+
+    raise EffaceError("photo 7 is no image.", "remove it.")

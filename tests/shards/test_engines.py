@@ -6,7 +6,7 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-from tests.shards.jobs import always_killed, fragile
+from tests.shards.jobs import always_killed, fragile, refused
 from typer.testing import CliRunner
 
 from efface.cli import app
@@ -101,6 +101,29 @@ def test_a_worker_that_is_killed_is_replaced(tmp_path: Path) -> None:
     engine_named("processes:1").run(fragile, [str(tmp_path)] * 3, lambda f, _: seen.append(f))
     assert seen[-1] == 1
     assert (tmp_path / "killed").exists()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
+def test_ray_runs_again_what_a_killed_worker_had(tmp_path: Path) -> None:
+    seen: list[float] = []
+    engine_named("ray").run(fragile, [str(tmp_path)] * 3, lambda f, _: seen.append(f))
+    assert seen[-1] == 1
+    assert (tmp_path / "killed").exists()
+
+
+WITH_RAY = pytest.param(
+    "ray",
+    marks=pytest.mark.skipif(
+        importlib.util.find_spec("ray") is None, reason="ray is not installed"
+    ),
+)
+
+
+@pytest.mark.parametrize("engine", ["here", "processes:1", WITH_RAY])
+def test_what_a_worker_says_is_wrong_is_said(engine: str) -> None:
+    with pytest.raises(EffaceError, match="photo 7 is no image") as caught:
+        engine_named(engine).run(refused, [1, 2])
+    assert caught.value.fix == "remove it."
 
 
 def test_workers_that_always_die_are_an_error() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+
+import numpy as np
 
 from efface.errors import EffaceError
 from efface.progress import Progress
@@ -38,20 +41,26 @@ class RayEngine(Engine):
 
             def do(batch: dict[str, Any]) -> dict[str, Any]:
                 function, all_values = ray.get(shared)
-                for at in batch["at"]:
-                    function(all_values[int(at)])
-                return batch
+                told = [_told(function, all_values[int(at)]) for at in batch["at"]]
+                return {"at": batch["at"], "error": np.array(told, dtype=object)}
 
             done = todo.map_batches(do, batch_size=1)  # tasks of a lost worker are run again
-            self._follow(ray, done, len(values), progress)
+            self._follow(done, len(values), progress)
 
-    def _follow(self, ray: Any, done: Any, total: int, progress: Progress | None) -> None:
-        try:
-            for i, _ in enumerate(done.iter_rows(), 1):
-                tell(progress, i, total)
-        except ray.exceptions.RayTaskError as problem:
-            cause = problem.cause
-            raise cause if isinstance(cause, EffaceError) else problem from None
+    def _follow(self, done: Any, total: int, progress: Progress | None) -> None:
+        for i, row in enumerate(done.iter_rows(), 1):
+            if row["error"]:
+                raise EffaceError(*json.loads(row["error"]))
+            tell(progress, i, total)
+
+
+def _told(job: Job, value: Any) -> str:
+    """Nothing, or what an error of ours says: as a result, since Ray's errors do not keep their causes."""
+    try:
+        job(value)
+    except EffaceError as error:
+        return json.dumps([error.message, error.fix])
+    return ""
 
 
 def _ray() -> Any:
