@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from efface.data.class_list import settled
+from efface.data.listing import Listing, UserImages
 from efface.data.loading import Loader
 from efface.data.records import Records
 from efface.errors import EffaceError
 from efface.model.mixed_linear import MixedLinear
 from efface.network.backbone import trusted_module
+from efface.pipeline.known_core import known_core, write_core
 from efface.pipeline.sections import DataConfig
 from efface.progress import Progress, part
 from efface.shards import Engine, Partial, Shard, combine
@@ -36,27 +38,43 @@ class ShardJob:
     trusted: str | None = None  # torch: code that the caller named
     device: str = "cpu"  # where the network is computed
 
-    def records(self) -> Records:
-        user = settled(DataConfig(**self.data).build()).user
-        return Shard.parse(self.shard).of(user)
+    def look(self, classes: Sequence[str]) -> UserImages:
+        """The shard's user records; of other people's images none is read, of core's those not known."""
+        shard = Shard.parse(self.shard)
+        listing = DataConfig(**self.data).listing(shard.holds)
+        rows = [row for row in listing.user if shard.holds(row.piece)]
+        core = listing.core_images(known_core(Path(self.base))) if rows else {}
+        return listing.look_at(rows, classes, core)
 
 
 def make_rows(job: ShardJob, progress: Progress | None = None) -> Partial | None:
     """The shard's partial, written to its folder; None if the shard is empty."""
     model = load(job.base, module=trusted_module(job.trusted), device=job.device)
     model.core.loader = Loader(DataConfig(**job.data).decode_workers)
-    records = Records(job.records(), model.classes)
-    if not len(records):
+    seen = job.look(model.classes)
+    if not len(seen.records):
         return None
-    made = Partial.make(model, records, job.shard, progress)
+    made = Partial.make(model, seen.records, job.shard, progress)
+    made = replace(made, num_channels=seen.num_channels)
     made.save(Path(job.out))
     return made
 
 
 def make_missing(job: ShardJob) -> None:
-    """For engines: a shard that is there already is not made again."""
-    if not Path(job.out).exists():
+    """For engines: a shard that is there already is not made again, if the images are the same still."""
+    out = Path(job.out)
+    if not out.exists():
         make_rows(job)
+        return
+    there = Partial.load(out).data.records
+    here = job.look(there.classes).records
+    if dict(zip(there.ids, there.digests, strict=True)) != dict(
+        zip(here.ids, here.digests, strict=True)
+    ):
+        raise EffaceError(
+            f"the shards in {out.parent.parent} were made of other images.",
+            "delete that folder, then train again.",
+        )
 
 
 def merge(
@@ -93,33 +111,45 @@ class ShardedFit:
     def fit(
         self,
         model: MixedLinear,
-        records: Records,
+        listing: Listing,
+        core: Records,
         replay: Records | None,
         progress: Progress | None = None,
     ) -> MixedLinear:
-        """As ``model.fit(records, replay=replay)``, of a model that is calibrated: the same bits."""
-        model.fit(records[:0], replay=replay, progress=part(progress, 0, 0.1))
+        """As ``model.fit(user records, replay=replay)``, of a model that is calibrated: the same bits.
+
+        ``core`` are the core's records. ``model.data.records.skipped`` says which user rows were set aside.
+        """
+        nobody = Records([], model.classes)
+        model.fit(nobody, replay=replay, progress=part(progress, 0, 0.1))
         count = self.num_shards or PER_WORKER * self.engine.workers
-        jobs = self._jobs(model, records, min(count, len(records)))
+        images = dict(zip(core.digests, core.ids, strict=True))
+        jobs = self._jobs(model, listing, images, min(count, len(listing.user)))
         self.engine.run(make_missing, jobs, part(progress, 0.1, 0.9))
         partials = [Partial.load(Path(job.out)) for job in jobs if Path(job.out).exists()]
         for partial in partials:
             partial.check(model)
-        data = combine(partials, records.ids)
-        if data.digests != records.digests:
-            raise EffaceError(
-                f"the shards in {self.folder} were made of other images.",
-                "delete that folder, then train again.",
-            )
-        model.absorb(data, progress=part(progress, 0.9, 1))
+        made = {name for partial in partials for name in partial.data.records.ids}
+        left = [row for row in listing.user if row.id not in made]
+        seen = listing.look_at(left, model.classes, images).records
+        if not partials and not len(seen):
+            return model
+        expected = made | set(seen.ids)
+        data = combine(partials, [row.id for row in listing.user if row.id in expected])
+        model.core_index.check_new(data.records)
+        records = Records(data.records, model.classes, skipped=seen.skipped)
+        model.absorb(replace(data, records=records), progress=part(progress, 0.9, 1))
         return model
 
-    def _jobs(self, model: MixedLinear, records: Records, count: int) -> list[ShardJob]:
+    def _jobs(
+        self, model: MixedLinear, listing: Listing, core: Mapping[str, str], count: int
+    ) -> list[ShardJob]:
         """The model's own folder by what it is: shards of another one are not taken for its own."""
-        given = model.user.given
-        key = hashlib.sha256(repr((given, records.ids, count)).encode()).hexdigest()[:16]
+        ids = tuple(row.id for row in listing.user)
+        key = hashlib.sha256(repr((model.user.given, ids, count)).encode()).hexdigest()[:16]
         home = self.folder / key
         if not (home / BASE / "model.json").is_file():
+            write_core(home / BASE, core)
             model.save(home / BASE)
         values = self.data.model_dump(mode="json")
         return [

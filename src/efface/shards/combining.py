@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from efface.data.promises import CONVERT
 from efface.data.records import Records
 from efface.data.stored_records import StoredRecords, columns_of
 from efface.errors import EffaceError
@@ -24,6 +25,7 @@ def combine(partials: Sequence[Partial], order: Sequence[str] | None = None) -> 
     if not partials:
         raise EffaceError("there are no partials.", "make some with `efface rows`.")
     _require_disjoint(partials)
+    _require_same_channels(partials)
     ids = [record_id for partial in partials for record_id in partial.data.records.ids]
     at = _places(ids, sorted(ids) if order is None else order)
     sizes = [len(partial.data) for partial in partials]
@@ -53,6 +55,14 @@ def _require_disjoint(partials: Sequence[Partial]) -> None:
                 fix = "take one of them away; shards of one data set do not overlap."
                 raise EffaceError(message, fix)
             seen[record_id] = partial.name
+
+
+def _require_same_channels(partials: Sequence[Partial]) -> None:
+    known = {partial.num_channels: partial.name for partial in partials if partial.num_channels}
+    if len(known) > 1:
+        (one, here), (other, there), *_ = sorted(known.items())
+        message = f"images of partial {here} have {one} channel(s), those of {there} {other}."
+        raise EffaceError(message, CONVERT)
 
 
 def _places(ids: Sequence[str], order: Sequence[str]) -> np.ndarray:

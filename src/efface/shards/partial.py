@@ -31,11 +31,15 @@ NAME, ROWS = "partial.json", "rows"
 
 @dataclass(frozen=True)
 class Partial:
-    """``name`` is the shard, or what the caller calls it; ``given`` is what the rows are relative to."""
+    """``name`` is the shard, or what the caller calls it; ``given`` is what the rows are relative to.
+
+    ``num_channels`` is how many its images have, where they were not converted: all partials must agree.
+    """
 
     name: str
     given: Given
     data: TrainingSet  # with ``sums`` and ``looks``
+    num_channels: int | None = None
 
     @classmethod
     def make(
@@ -67,6 +71,7 @@ class Partial:
                 "given": asdict(self.given),
                 "classes": list(self.data.records.classes),
                 "num_records": len(self.data),
+                "num_channels": self.num_channels,
                 "statistics_digest": self.data.sums.digest(),
             }
             files.write_json(making / NAME, values)
@@ -85,12 +90,14 @@ class Partial:
             name, given = str(values["name"]), Given(**values["given"])
             classes = tuple(map(str, values["classes"]))
             expected = int(values["num_records"]), str(values["statistics_digest"])
+            channels = values.get("num_channels")
+            num_channels = None if channels is None else int(channels)
         data = TrainingSet.load(folder, classes, folder / ROWS)
         sums = data.sums
         if sums is None or (len(data), sums.digest()) != expected or sums.limbs != 1:
             message = f"{folder}: the sums are not those that were saved."
             raise FormatError(message, "make it again with `efface rows`.")
-        return cls(name, given, data)
+        return cls(name, given, data, num_channels)
 
     def check(self, model: MixedLinear) -> None:
         """Refuse a partial that was made for another model, or whose sums are not those of its rows."""
