@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -121,6 +122,39 @@ def test_overlaps_are_refused_and_named(workspace: Workspace) -> None:
         workspace.merge(combine([two]))
     assert before != contents(workspace.path)
     assert len(workspace.records) == 5
+
+
+def test_never_more_than_two_sums_are_in_memory(
+    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The total and those of one partial, however many there are: a merge is bounded by k²."""
+    from efface.parts.compact.statistics import Statistics
+    from efface.pipeline.sharded import checked
+
+    model, folders = workspace.model(), []
+    for i, partial in enumerate(partials(model, people(), 5)):
+        folders.append(tmp_path / str(i))
+        partial.save(folders[-1])
+    del partial
+    alive: weakref.WeakSet[Statistics] = weakref.WeakSet()
+    most, begin = [0], Statistics.__init__
+
+    def counted(self: Statistics, *args: object, **options: object) -> None:
+        begin(self, *args, **options)  # type: ignore[arg-type]
+        alive.add(self)
+        most[0] = max(most[0], len(alive))
+
+    monkeypatch.setattr(Statistics, "__init__", counted)
+    data = combine(checked(folders, model))
+    assert most == [2]
+    assert data.sums in alive
+    assert len(alive) == 1
+    whole = fitted("compact", people()).user.no_statistics()
+    for partial in map(Partial.load, folders):
+        assert partial.data.sums is not None
+        whole.merge(partial.data.sums)
+    assert data.sums is not None
+    assert data.sums.digest() == whole.digest()
 
 
 def test_a_partial_of_another_model_is_refused(workspace: Workspace) -> None:

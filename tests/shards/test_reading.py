@@ -222,7 +222,7 @@ def test_an_image_that_changed_since_its_shard_was_made_is_noticed(
 ) -> None:
     words = ("train", changed, *OPTIONS, "--out", tmp_path / "w", "--engine", "here", "--shards", 2)
     with monkeypatch.context() as patch:
-        patch.setattr(sharded, "combine", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(sharded, "checked", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         failing(*words)
     user = settled(config(changed).build()).user
     shutil.copy(changed / user[0].id, changed / user[1].id)
@@ -236,7 +236,7 @@ def test_gray_images_among_coloured_ones_are_refused(changed: Path, tmp_path: Pa
     base = base_of(tmp_path, records)
     for record in records.user:
         Image.open(changed / record.id).convert("L").save(changed / record.id)
-    with pytest.raises(RecordError, match="1 channel.s. where core images have 3"):
+    with pytest.raises(RecordError, match=r"1 channel.s. where core images have 3"):
         jobs(config(changed), base, 1)[0].look(records.classes)
 
 
@@ -251,7 +251,7 @@ def test_partials_of_gray_and_of_coloured_images_are_not_put_together(
         efface("rows", photos, "--model", model, "--shard", f"{i}/2", "--out", part)
         parts.append(Partial.load(part))
     assert [part.num_channels for part in parts] == [3, 3]
-    with pytest.raises(EffaceError, match="partial 1/2 have 1 channel.s., those of 2/2 3"):
+    with pytest.raises(EffaceError, match=r"partial 1/2 have 1 channel.s., those of 2/2 3"):
         combine([replace(parts[0], num_channels=1), parts[1]])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from efface.network.backbone import trusted_module
 from efface.pipeline.known_core import known_core, write_core
 from efface.pipeline.sections import DataConfig
 from efface.progress import Progress, part
-from efface.shards import Engine, Partial, Shard, combine
+from efface.shards import Engine, Gathered, Partial, Shard, combine
 from efface.workspace import Workspace
 from efface.workspace.disk import remove
 from efface.workspace.protocol import Result
@@ -88,14 +88,25 @@ def merge(
     """Partials into a workspace, as one request: all of them, or on any error none."""
     module = trusted_module(trusted)
     opened, model = Workspace.open(workspace, module=module), load(workspace, module=module)
-    partials = []
-    for i, folder in enumerate(folders):
-        partials.append(Partial.load(folder))
-        partials[-1].check(model)
-        part(progress, 0, 0.5)((i + 1) / len(folders), f"{i + 1} of {len(folders)} checked")
-    data = combine(partials)
+    data = combine(checked(folders, model, part(progress, 0, 0.5)))
     rest = part(progress, 0.5, 1)
     return opened.merge(data, allow_reingest=allow_reingest, progress=rest)
+
+
+def checked(
+    folders: Sequence[Path], model: MixedLinear, progress: Progress | None = None
+) -> Iterator[Partial]:
+    """The partials in these folders, one at a time: none is kept here, since their sums are large."""
+
+    def loaded(folder: Path) -> Partial:
+        found = Partial.load(folder)
+        found.check(model)
+        return found
+
+    for i, folder in enumerate(folders):
+        yield loaded(folder)
+        if progress is not None:
+            progress((i + 1) / len(folders), f"{i + 1} of {len(folders)} checked")
 
 
 @dataclass(frozen=True)
@@ -126,16 +137,15 @@ class ShardedFit:
         images = dict(zip(core.digests, core.ids, strict=True))
         jobs = self._jobs(model, listing, images, min(count, len(listing.user)))
         self.engine.run(make_missing, jobs, part(progress, 0.1, 0.9))
-        partials = [Partial.load(Path(job.out)) for job in jobs if Path(job.out).exists()]
-        for partial in partials:
-            partial.check(model)
-        made = {name for partial in partials for name in partial.data.records.ids}
+        folders = [Path(job.out) for job in jobs if Path(job.out).exists()]
+        gathered = Gathered.of(checked(folders, model))
+        made = set(gathered.ids)
         left = [row for row in listing.user if row.id not in made]
         seen = listing.look_at(left, model.classes, images).records
-        if not partials and not len(seen):
+        if not made and not len(seen):
             return model
         expected = made | set(seen.ids)
-        data = combine(partials, [row.id for row in listing.user if row.id in expected])
+        data = gathered.ordered([row.id for row in listing.user if row.id in expected])
         model.core_index.check_new(data.records)
         records = Records(data.records, model.classes, skipped=seen.skipped)
         model.absorb(replace(data, records=records), progress=part(progress, 0.9, 1))
