@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import shutil
 import tarfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from tests.shards.training import OPTIONS, efface, failing, weights
 from efface.data.blobs import Blob, LocalBlob
 from efface.data.class_list import settled
 from efface.data.images import FileImage
+from efface.data.opening import absolute
 from efface.data.readers import parquet
 from efface.data.record import Split
 from efface.data.records import Records
@@ -27,7 +29,9 @@ from efface.pipeline import sharded
 from efface.pipeline.known_core import write_core
 from efface.pipeline.sections import DataConfig
 from efface.pipeline.sharded import ShardJob
+from efface.progress import Progress
 from efface.shards import Partial, Shard, combine
+from efface.shards.engine import HereEngine, Job
 
 CORE = 0.3
 
@@ -133,6 +137,52 @@ def test_the_core_alone_is_trained_without_a_look_at_user_images(
     reads.clear()
     efface("train", photos, *OPTIONS, "--core-only", "--out", tmp_path / "w")
     assert not user & set(reads)
+
+
+class Elsewhere(HereEngine):
+    """Its workers are in another folder, as those of a Ray cluster that was running before."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.values = folder, []
+
+    def run(self, job: Job, values: Sequence[Any], progress: Progress | None = None) -> None:
+        self.values += values
+        with contextlib.chdir(self.folder):
+            super().run(job, values, progress)
+
+
+def test_workers_may_be_in_another_folder(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from efface.pipeline import train
+
+    (tmp_path / "elsewhere").mkdir()
+    engine = Elsewhere(tmp_path / "elsewhere")
+    monkeypatch.setattr(train, "engine_named", lambda _: engine)
+    monkeypatch.chdir(shutil.copytree(photos, tmp_path / "home" / "photos").parent)
+    efface("train", "photos", *OPTIONS, "--engine", "ray", "--shards", 3, "--out", "w")
+    efface("train", "photos", *OPTIONS, "--out", "plain")
+    assert weights(Path("w")) == weights(Path("plain"))
+    assert {job.data["spec"] for job in engine.values} == {str(tmp_path / "home" / "photos")}
+    assert not list(engine.folder.iterdir())
+    assert not Path("w.shards").exists()
+
+
+def test_specs_are_told_to_workers_by_where_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EFFACE_DATA", "root")
+    for file in ("images.txt", "classes.txt", "image_class_labels.txt", "train_test_split.txt"):
+        (tmp_path / "root" / "cub200" / "images").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "root" / "cub200" / file).touch()
+    assert absolute("photos") == str(tmp_path / "photos")
+    assert absolute("cub200") == f"cub200:{tmp_path / 'root' / 'cub200'}"
+    for spec in ("digits", "s3://bucket/photos", "memory://photos", f"file://{tmp_path}/photos"):
+        assert absolute(spec) == spec
+    data = DataConfig(spec="a.csv", core_data="public", absolute_paths=True).absolute()
+    assert (data.spec, data.core_data) == (str(tmp_path / "a.csv"), str(tmp_path / "public"))
+    assert data.absolute_paths
 
 
 # What one reader refuses or sets aside.

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from efface.data.blobs import LocalBlob, is_url
 from efface.data.found import Found, PathLike
-from efface.data.named.layouts import NAMES, find_layout, find_named, parse, recognise
+from efface.data.named.layouts import NAMES, find_layout, find_named, locate, parse, recognise
 from efface.data.readers.arrays import find_digits, find_npz
 from efface.data.readers.delta import LOG, find_delta
 from efface.data.readers.folder import find_folder
@@ -52,6 +52,17 @@ def find(spec: PathLike, *, absolute_paths: bool = False, pieces: Pieces = None)
         return find_metadata(path, absolute_paths=absolute_paths)
     what = "is nothing that can be read" if path.exists() else "is neither there nor a known name"
     raise FormatError(f"{str(spec)!r} {what}.", _advice(str(spec)))
+
+
+def absolute(spec: str) -> str:
+    """The same data, asked for in whatever folder; a data set that is named, with the folder it is in."""
+    if spec == "digits" or is_url(spec):
+        return spec
+    named = parse(spec)
+    if named is None:
+        return str(Path(spec).expanduser().absolute())
+    name = f"{named.name}-{named.variant}" if named.variant else named.name
+    return f"{name}:{locate(named)[1].absolute()}"
 
 
 def _find_folder(path: Path, absolute_paths: bool, pieces: Pieces) -> Found:

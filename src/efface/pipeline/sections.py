@@ -111,6 +111,13 @@ class DataConfig(ConfigSection):
         public = None if self.core_data is None else find(self.core_data, absolute_paths=anywhere)
         return Listing(own, options, public)  # type: ignore[arg-type]
 
+    def absolute(self) -> DataConfig:
+        """The same data for somebody in another working directory."""
+        from efface.data.opening import absolute
+
+        core = None if self.core_data is None else absolute(self.core_data)
+        return self.model_copy(update={"spec": absolute(self.spec), "core_data": core})
+
 
 class StageConfig(ConfigSection):
     """One stage of core training; see ``efface.Stage``."""

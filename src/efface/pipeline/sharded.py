@@ -157,11 +157,11 @@ class ShardedFit:
         """The model's own folder by what it is: shards of another one are not taken for its own."""
         ids = tuple(row.id for row in listing.user)
         key = hashlib.sha256(repr((model.user.given, ids, count)).encode()).hexdigest()[:16]
-        home = self.folder / key
+        home = self.folder.absolute() / key  # workers may be in another folder than this process
         if not (home / BASE / "model.json").is_file():
             write_core(home / BASE, core)
             model.save(home / BASE)
-        values = self.data.model_dump(mode="json")
+        values = self.data.absolute().model_dump(mode="json")
         return [
             ShardJob(
                 str(home / BASE),
