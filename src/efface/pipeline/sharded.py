@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from efface.data.listing import Listing, UserImages
@@ -55,9 +55,14 @@ def make_rows(job: ShardJob, progress: Progress | None = None) -> Partial | None
     if not len(seen.records):
         return None
     made = Partial.make(model, seen.records, job.shard, progress)
-    made = replace(made, num_channels=seen.num_channels)
+    made = replace(made, num_channels=seen.num_channels, source=_name_of(job.data["spec"]))
     made.save(Path(job.out))
     return made
+
+
+def _name_of(spec: str) -> str:
+    """What the data is called, without its place: that may be somebody's home."""
+    return PurePosixPath(spec.replace("\\", "/")).name
 
 
 def make_missing(job: ShardJob) -> None:
@@ -88,19 +93,28 @@ def merge(
     """Partials into a workspace, as one request: all of them, or on any error none."""
     module = trusted_module(trusted)
     opened, model = Workspace.open(workspace, module=module), load(workspace, module=module)
-    data = combine(checked(folders, model, part(progress, 0, 0.5)))
+    notes: dict[str, str] = {}
+    data = combine(checked(folders, model, notes, part(progress, 0, 0.5)))
     rest = part(progress, 0.5, 1)
-    return opened.merge(data, allow_reingest=allow_reingest, progress=rest)
+    result = opened.merge(data, allow_reingest=allow_reingest, progress=rest)
+    return replace(result, notes=(*notes.values(), *result.notes))
 
 
 def checked(
-    folders: Sequence[Path], model: MixedLinear, progress: Progress | None = None
+    folders: Sequence[Path],
+    model: MixedLinear,
+    notes: dict[str, str],
+    progress: Progress | None = None,
 ) -> Iterator[Partial]:
-    """The partials in these folders, one at a time: none is kept here, since their sums are large."""
+    """The partials in these folders, one at a time: none is kept here, since their sums are large.
+
+    ``notes`` get what is worth knowing of them, once for each kind of machine that they came from.
+    """
 
     def loaded(folder: Path) -> Partial:
         found = Partial.load(folder)
-        found.check(model)
+        for note in found.check(model):
+            notes.setdefault(repr(sorted(found.given.environment.items())), note)
         return found
 
     for i, folder in enumerate(folders):
@@ -118,6 +132,7 @@ class ShardedFit:
     data: DataConfig
     num_shards: int | None = None
     trusted: str | None = None
+    note: Callable[[str], None] = lambda text: None  # hears what is worth knowing
 
     def fit(
         self,
@@ -138,7 +153,10 @@ class ShardedFit:
         jobs = self._jobs(model, listing, images, min(count, len(listing.user)))
         self.engine.run(make_missing, jobs, part(progress, 0.1, 0.9))
         folders = [Path(job.out) for job in jobs if Path(job.out).exists()]
-        gathered = Gathered.of(checked(folders, model))
+        notes: dict[str, str] = {}
+        gathered = Gathered.of(checked(folders, model, notes))
+        for text in notes.values():
+            self.note(text)
         made = set(gathered.ids)
         left = [row for row in listing.user if row.id not in made]
         seen = listing.look_at(left, model.classes, images).records

@@ -180,7 +180,7 @@ def train(config: Config, watch: Watch | None = None, how: How | None = None) ->
     check_writable(folder)
     kept = TuningFolder.of(config)
     training = Training(config, watch.note)
-    sharded = _sharded(config, how)
+    sharded = _sharded(config, how, watch.note)
     listing = config.data.listing()
     apart = sharded is not None or how.core_only  # user images are looked at elsewhere
     records = listing.without_user() if apart else settled(listing.records())
@@ -214,12 +214,13 @@ def train(config: Config, watch: Watch | None = None, how: How | None = None) ->
     return {"model": str(folder), **outcome}
 
 
-def _sharded(config: Config, how: How) -> ShardedFit | None:
+def _sharded(config: Config, how: How, note: Callable[[str], None]) -> ShardedFit | None:
     if how.engine is None:
         return None
     folder = Path(config.output.dir)
     home = folder.with_name(f"{folder.name}.shards")  # outside of the workspace: it can be resumed
-    return ShardedFit(engine_named(how.engine), home, config.data, how.shards, how.trusted)
+    engine = engine_named(how.engine)
+    return ShardedFit(engine, home, config.data, how.shards, how.trusted, note)
 
 
 def _size(config: Config, core: Core, records: Records, num_apart: int) -> int:
