@@ -29,6 +29,7 @@ from efface.network.device import Placement, device_named
 from efface.parts.table import part_named
 from efface.pipeline.config import Config, to_toml
 from efface.pipeline.how import How
+from efface.pipeline.kept_core import KeptCore
 from efface.pipeline.sharded import ShardedFit
 from efface.pipeline.tuning import TuningFolder, choice_text, choice_values, fine_tuned
 from efface.progress import Progress
@@ -196,7 +197,7 @@ def train(config: Config, watch: Watch | None = None, how: How | None = None) ->
         with watch.step("fine-tuning") as progress:
             core = training.fine_tuned(core, records, kept.path, progress)
     with watch.step("core") as progress:
-        training.fit_core(core, records, progress)
+        _fit_core(training, core, records, sharded, progress)
     for line in core.report:
         watch.note(line)
     with watch.step("user part") as progress:
@@ -221,6 +222,25 @@ def _sharded(config: Config, how: How, note: Callable[[str], None]) -> ShardedFi
     home = folder.with_name(f"{folder.name}.shards")  # outside of the workspace: it can be resumed
     engine = engine_named(how.engine)
     return ShardedFit(engine, home, config.data, how.shards, how.trusted, note)
+
+
+def _fit_core(
+    training: Training,
+    core: Core,
+    records: Records,
+    sharded: ShardedFit | None,
+    progress: Progress,
+) -> None:
+    """Train the core, or with an engine take the one that a run which was killed has left."""
+    if sharded is None or not len(records.core):
+        training.fit_core(core, records, progress)
+        return
+    kept = KeptCore.of(sharded.folder, training.config, core, records)
+    if kept.into(core, records):
+        training.note(f"goes on with the core that was trained before ({kept.folder})")
+        return
+    training.fit_core(core, records, progress)
+    kept.save(core)
 
 
 def _size(config: Config, core: Core, records: Records, num_apart: int) -> int:
