@@ -6,7 +6,7 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-from tests.shards.jobs import always_killed, fragile
+from tests.shards.jobs import MARKS, always_killed, fragile, killed_midway
 from tests.shards.training import efface, weights
 from typer.testing import CliRunner
 
@@ -28,7 +28,9 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("engine", "shards"),
     [
         ("here", 3),
+        ("processes:1", 1),
         ("processes:2", 2),
+        ("processes:4", 7),
         pytest.param(
             "ray",
             2,
@@ -82,6 +84,24 @@ def test_what_was_finished_is_not_made_again(
     assert made == ["1/4", "2/4"]
     assert again == ["3/4", "4/4"]
     assert weights(path) == weights(plain)
+
+
+def test_a_worker_killed_in_the_middle_of_a_shard_changes_nothing(
+    plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGKILL once its rows are written and do not count yet: what it had is made again, by another."""
+    from efface.pipeline import sharded
+
+    monkeypatch.setattr(sharded, "make_missing", killed_midway)
+    monkeypatch.setenv(MARKS, str(tmp_path))
+    path = tmp_path / "w"
+    efface("train", "digits", *OPTIONS, "--engine", "processes:2", "--shards", 4, "--out", path)
+    killed = (tmp_path / "killed").read_text()
+    begun = [mark.read_text() for mark in tmp_path.glob("begun-*")]
+    assert begun.count(killed) == 2  # by the one that died, and by another
+    assert set(begun) == {"1/4", "2/4", "3/4", "4/4"}
+    assert weights(path) == weights(plain)
+    assert not path.with_name("w.shards").exists()
 
 
 def test_a_worker_that_is_killed_is_replaced(tmp_path: Path) -> None:

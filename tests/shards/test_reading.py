@@ -28,7 +28,7 @@ from efface.errors import EffaceError, RecordError
 from efface.pipeline import sharded
 from efface.pipeline.known_core import write_core
 from efface.pipeline.sections import DataConfig
-from efface.pipeline.sharded import ShardJob
+from efface.pipeline.sharded import ShardJob, absolute_data
 from efface.progress import Progress
 from efface.shards import Partial, Shard, combine
 from efface.shards.engine import HereEngine, Job
@@ -180,7 +180,7 @@ def test_specs_are_told_to_workers_by_where_they_are(
     assert absolute("cub200") == f"cub200:{tmp_path / 'root' / 'cub200'}"
     for spec in ("digits", "s3://bucket/photos", "memory://photos", f"file://{tmp_path}/photos"):
         assert absolute(spec) == spec
-    data = DataConfig(spec="a.csv", core_data="public", absolute_paths=True).absolute()
+    data = absolute_data(DataConfig(spec="a.csv", core_data="public", absolute_paths=True))
     assert (data.spec, data.core_data) == (str(tmp_path / "a.csv"), str(tmp_path / "public"))
     assert data.absolute_paths
 

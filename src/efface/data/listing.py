@@ -7,9 +7,10 @@ everybody; that an image is core and user data at once is seen by whoever reads 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Unpack
 
 from efface.data import promises, reading
 from efface.data.class_list import settled
@@ -35,6 +36,20 @@ class Listing:
     own: Found
     options: ReadOptions
     public: Found | None = None
+
+    @classmethod
+    def open(
+        cls,
+        spec: str,
+        core_data: str | None = None,
+        pieces: Callable[[str], bool] | None = None,
+        **options: Unpack[ReadOptions],
+    ) -> Listing:
+        """Of what ``spec`` and ``core_data`` name; of archives, those among the ``pieces`` alone."""
+        anywhere = options.get("absolute_paths", False)
+        own = reading.find(spec, absolute_paths=anywhere, pieces=pieces)
+        public = None if core_data is None else reading.find(core_data, absolute_paths=anywhere)
+        return cls(own, options, public)
 
     def records(self) -> Records:
         """All of them."""

@@ -103,20 +103,9 @@ class DataConfig(ConfigSection):
     def listing(self, pieces: Callable[[str], bool] | None = None) -> Listing:
         """What the data lists, no image looked at; of archives, those among the ``pieces`` alone."""
         from efface.data.listing import Listing
-        from efface.data.opening import find
 
-        anywhere = self.absolute_paths
         options = self.model_dump(exclude={"spec", "label_type", "core_data", "decode_workers"})
-        own = find(self.spec, absolute_paths=anywhere, pieces=pieces)
-        public = None if self.core_data is None else find(self.core_data, absolute_paths=anywhere)
-        return Listing(own, options, public)  # type: ignore[arg-type]
-
-    def absolute(self) -> DataConfig:
-        """The same data for somebody in another working directory."""
-        from efface.data.opening import absolute
-
-        core = None if self.core_data is None else absolute(self.core_data)
-        return self.model_copy(update={"spec": absolute(self.spec), "core_data": core})
+        return Listing.open(self.spec, self.core_data, pieces, **options)
 
 
 class StageConfig(ConfigSection):

@@ -10,6 +10,7 @@ from typing import Any
 
 from efface.data.listing import Listing, UserImages
 from efface.data.loading import Loader
+from efface.data.opening import absolute
 from efface.data.records import Records
 from efface.errors import EffaceError
 from efface.model.mixed_linear import MixedLinear
@@ -17,7 +18,7 @@ from efface.network.backbone import trusted_module
 from efface.pipeline.known_core import known_core, write_core
 from efface.pipeline.sections import DataConfig
 from efface.progress import Progress, part
-from efface.shards import Engine, Gathered, Partial, Shard, combine
+from efface.shards import Engine, Gathering, Partial, Shard, combine
 from efface.workspace import Workspace
 from efface.workspace.disk import remove
 from efface.workspace.protocol import Result
@@ -58,6 +59,12 @@ def make_rows(job: ShardJob, progress: Progress | None = None) -> Partial | None
     made = replace(made, num_channels=seen.num_channels, source=_name_of(job.data["spec"]))
     made.save(Path(job.out))
     return made
+
+
+def absolute_data(data: DataConfig) -> DataConfig:
+    """The same for a process in another working directory."""
+    core = None if data.core_data is None else absolute(data.core_data)
+    return data.model_copy(update={"spec": absolute(data.spec), "core_data": core})
 
 
 def _name_of(spec: str) -> str:
@@ -154,7 +161,7 @@ class ShardedFit:
         self.engine.run(make_missing, jobs, part(progress, 0.1, 0.9))
         folders = [Path(job.out) for job in jobs if Path(job.out).exists()]
         notes: dict[str, str] = {}
-        gathered = Gathered.of(checked(folders, model, notes))
+        gathered = Gathering.of(checked(folders, model, notes))
         for text in notes.values():
             self.note(text)
         made = set(gathered.ids)
@@ -179,7 +186,7 @@ class ShardedFit:
         if not (home / BASE / "model.json").is_file():
             write_core(home / BASE, core)
             model.save(home / BASE)
-        values = self.data.absolute().model_dump(mode="json")
+        values = absolute_data(self.data).model_dump(mode="json")
         return [
             ShardJob(
                 str(home / BASE),

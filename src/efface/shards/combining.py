@@ -23,18 +23,18 @@ def combine(partials: Iterable[Partial], order: Sequence[str] | None = None) -> 
     Records are in the ``order`` of these ids, or else in that of their ids, so that the outcome depends on
     nothing but the records. Rows stay where they are until the set is saved.
     """
-    return Gathered.of(partials).ordered(order)
+    return Gathering.of(partials).ordered(order)
 
 
 @dataclass(frozen=True)
-class Gathered:
+class Gathering:
     """Partials without their sums, and ``sums``, those of all of them."""
 
     partials: tuple[Partial, ...]
     sums: Statistics | None = None
 
     @classmethod
-    def of(cls, partials: Iterable[Partial]) -> Gathered:
+    def of(cls, partials: Iterable[Partial]) -> Gathering:
         """Taken one after the other: the total and the sums of one of them are in memory, never more.
 
         So an iterable that loads them must not keep those it has given away.
