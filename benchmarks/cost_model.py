@@ -33,7 +33,7 @@ class Slopes:
     row: float  # from the file of an image to its row
     sums: float  # a row into the sums
     sums_below: float  # the same between smaller n
-    solve: float  # weights from sums, proved
+    solve: float  # weights from sums, by a version that did not prove them yet
     listed: float  # of a request in a workspace: a record more in the list
 
     @classmethod
@@ -123,7 +123,10 @@ def tables(slopes: Slopes) -> Iterator[str]:
         f"| the same from 10³ to 10⁴ rows | {slopes.sums_below * 1e6:.0f} µs | the slope is linear within "
         f"{slopes.sums / slopes.sums_below:.2f} × |"
     )
-    yield f"| sums → proved weights | {slopes.solve:.2f} s, whatever n | `requests.json` |"
+    yield (
+        f"| sums → weights, before they were proved | {slopes.solve:.2f} s, whatever n "
+        "| `requests.json`, version of 16 November 2026, 02:39 |"
+    )
     yield (
         f"| a request in a workspace, a record more | {slopes.listed * 1e6:.1f} µs "
         "| `workspace.json`, slope from 10⁴ to 10⁵ records |"

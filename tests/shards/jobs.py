@@ -2,7 +2,11 @@
 
 import os
 import signal
+import tempfile
 from pathlib import Path
+from typing import Any
+
+MARKS = "EFFACE_TEST_MARKS"  # the folder in which workers leave word
 
 
 def fragile(folder: str) -> None:
@@ -23,3 +27,28 @@ def refused(_: object) -> None:
     from efface.errors import EffaceError
 
     raise EffaceError("photo 7 is no image.", "remove it.")
+
+
+def killed_midway(job: Any) -> None:
+    """A shard of a real training; the first worker to have its rows on disk is killed before they count."""
+    from efface.pipeline import sharded
+
+    marks, rename = Path(os.environ[MARKS]), os.rename
+    handle, _ = tempfile.mkstemp(prefix="begun-", dir=marks)
+    os.write(handle, job.shard.encode())
+    os.close(handle)
+
+    def dying(source: Any, target: Any) -> None:
+        try:
+            with (marks / "killed").open("x") as mark:
+                mark.write(job.shard)
+        except FileExistsError:
+            rename(source, target)
+        else:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    os.rename = dying
+    try:
+        sharded.make_missing(job)
+    finally:
+        os.rename = rename

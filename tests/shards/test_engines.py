@@ -6,27 +6,15 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-from tests.shards.jobs import always_killed, fragile, refused
+from tests.shards.jobs import MARKS, always_killed, fragile, killed_midway, refused
+from tests.shards.training import efface, weights
 from typer.testing import CliRunner
 
 from efface.cli import app
 from efface.errors import EffaceError
 from efface.shards import engine_named
-from efface.workspace import Workspace
 
 OPTIONS = ("--core-fraction", "0.3", "--features", "200", "--seed", "1")
-
-
-def efface(*words: object) -> str:
-    result = CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "200"})
-    assert result.exit_code == 0, result.output
-    return result.output
-
-
-def weights(path: Path) -> str:
-    certificate = Workspace.open(path).certificate
-    assert certificate is not None
-    return certificate.weights_digest  # type: ignore[attr-defined,no-any-return]
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +28,9 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("engine", "shards"),
     [
         ("here", 3),
+        ("processes:1", 1),
         ("processes:2", 2),
+        ("processes:4", 7),
         pytest.param(
             "ray",
             2,
@@ -96,6 +86,24 @@ def test_what_was_finished_is_not_made_again(
     assert weights(path) == weights(plain)
 
 
+def test_a_worker_killed_in_the_middle_of_a_shard_changes_nothing(
+    plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGKILL once its rows are written and do not count yet: what it had is made again, by another."""
+    from efface.pipeline import sharded
+
+    monkeypatch.setattr(sharded, "make_missing", killed_midway)
+    monkeypatch.setenv(MARKS, str(tmp_path))
+    path = tmp_path / "w"
+    efface("train", "digits", *OPTIONS, "--engine", "processes:2", "--shards", 4, "--out", path)
+    killed = (tmp_path / "killed").read_text()
+    begun = [mark.read_text() for mark in tmp_path.glob("begun-*")]
+    assert begun.count(killed) == 2  # by the one that died, and by another
+    assert set(begun) == {"1/4", "2/4", "3/4", "4/4"}
+    assert weights(path) == weights(plain)
+    assert not path.with_name("w.shards").exists()
+
+
 def test_a_worker_that_is_killed_is_replaced(tmp_path: Path) -> None:
     seen: list[float] = []
     engine_named("processes:1").run(fragile, [str(tmp_path)] * 3, lambda f, _: seen.append(f))
@@ -135,3 +143,55 @@ def test_workers_that_always_die_are_an_error() -> None:
 def test_an_unknown_engine_is_named(name: str) -> None:
     with pytest.raises(EffaceError, match=r"unknown engine|cannot work"):
         engine_named(name)
+
+
+def test_a_core_that_was_trained_is_not_trained_again(
+    plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where training twice does not give the same bits, finished shards would else be of no use."""
+    from efface.network import core_fitting
+    from efface.network.core import Core
+    from efface.pipeline import sharded
+
+    path = tmp_path / "w"
+    words = ("train", "digits", *OPTIONS, "--engine", "here", "--shards", 2, "--out", path)
+    with monkeypatch.context() as patch:
+        patch.setattr(sharded, "make_rows", interrupt)
+        assert CliRunner().invoke(app, [str(word) for word in words]).exit_code == 130
+    assert len(list(path.with_name("w.shards").glob("core-*"))) == 1
+    trained: list[int] = []
+    fit = core_fitting.fit_core
+
+    def counted(core: Core, *given: object, **options: object) -> None:
+        trained.append(1)
+        fit(core, *given, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("efface.network.core.fit_core", counted)
+    said = efface(*words)
+    assert not trained
+    assert "goes on with the core that was trained before" in said
+    assert weights(path) == weights(plain)
+    assert not path.with_name("w.shards").exists()
+
+
+def test_a_core_of_other_settings_is_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from efface.pipeline import sharded
+
+    path = tmp_path / "w"
+    words = ("train", "digits", "--core-fraction", "0.3", "--features", "60", "--engine", "here")
+    monkeypatch.setattr(sharded, "make_rows", interrupt)
+    for seed in (1, 2, 1):
+        given = (*words, "--shards", "2", "--seed", str(seed), "--out", str(path))
+        assert CliRunner().invoke(app, list(given)).exit_code == 130
+    cores = list(path.with_name("w.shards").glob("core-*"))
+    assert len(cores) == 2
+    for core in cores:
+        (core / "core.safetensors").write_bytes(b"damaged")
+    given = (*words, "--shards", "2", "--seed", "1", "--out", str(path))
+    assert CliRunner().invoke(app, list(given)).exit_code == 2
+
+
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt

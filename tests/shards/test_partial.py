@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
+import weakref
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +20,7 @@ from efface.data.records import Records
 from efface.errors import EffaceError, FormatError, RecordError
 from efface.model.mixed_linear import MixedLinear
 from efface.shards import Partial, Shard, combine
+from efface.version import VERSION
 from efface.workspace import Workspace
 
 
@@ -123,11 +126,76 @@ def test_overlaps_are_refused_and_named(workspace: Workspace) -> None:
     assert len(workspace.records) == 5
 
 
+def test_never_more_than_two_sums_are_in_memory(
+    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The total and those of one partial, however many there are: a merge is bounded by k²."""
+    from efface.parts.compact.statistics import Statistics
+    from efface.pipeline.sharded import checked
+
+    model, folders = workspace.model(), []
+    for i, partial in enumerate(partials(model, people(), 5)):
+        folders.append(tmp_path / str(i))
+        partial.save(folders[-1])
+    del partial
+    alive: weakref.WeakSet[Statistics] = weakref.WeakSet()
+    most, begin = [0], Statistics.__init__
+
+    def counted(self: Statistics, *args: object, **options: object) -> None:
+        begin(self, *args, **options)  # type: ignore[arg-type]
+        alive.add(self)
+        most[0] = max(most[0], len(alive))
+
+    monkeypatch.setattr(Statistics, "__init__", counted)
+    data = combine(checked(folders, model, {}))
+    assert most == [2]
+    assert data.sums in alive
+    assert len(alive) == 1
+    whole = fitted("compact", people()).user.no_statistics()
+    for partial in map(Partial.load, folders):
+        assert partial.data.sums is not None
+        whole.merge(partial.data.sums)
+    assert data.sums is not None
+    assert data.sums.digest() == whole.digest()
+
+
 def test_a_partial_of_another_model_is_refused(workspace: Workspace) -> None:
     other = MixedLinear(core(), "compact", features=100)
     other.fit(people()[:0])
     with pytest.raises(EffaceError, match="calibration_digest"):
         Partial.make(other, people(), "1/1").check(workspace.model())
+
+
+def test_another_decoder_is_said_once_and_no_error(workspace: Workspace, tmp_path: Path) -> None:
+    """Integers are the same everywhere once pixels are; pixels of a JPEG are the decoder's."""
+    from efface.pipeline.sharded import merge
+
+    model, folders = workspace.model(), []
+    for i, made in enumerate(partials(model, people(), 4)):
+        old = {**made.given.environment, "decoder": "pillow 1.0, libjpeg 6.2"}
+        other = replace(made.given, environment=old) if i else made.given
+        folders.append(tmp_path / str(i))
+        replace(made, given=other).save(folders[-1])
+    assert Partial.load(folders[0]).check(model) == ()
+    (note,) = Partial.load(folders[1]).check(model)
+    assert "with decoder pillow 1.0, libjpeg 6.2, here there is decoder pillow" in note
+    assert model.user.given.environment["decoder"] in note
+    said = merge(workspace.path, folders).notes
+    assert [text for text in said if "decoder" in text] == [note]
+
+
+def test_where_and_when_a_partial_was_made_is_in_it(folder: Path, workspace: Workspace) -> None:
+    """The data's name and not its place, the time, the version; people are in other files."""
+    from efface.pipeline.sharded import _name_of
+
+    values = json.loads((folder / "partial.json").read_text())
+    loaded = Partial.load(folder)
+    assert (values["time"], values["version"]) == (loaded.time, VERSION)
+    assert len(loaded.time) == len("2026-01-01T00:00:00+00:00")
+    text = (folder / "partial.json").read_text()
+    assert not any(name in text for name in (*people().owners, *people().ids))
+    names = {"/home/ann/photos/": "photos", "s3://bucket/a/b.tar": "b.tar", "digits": "digits"}
+    assert {spec: _name_of(spec) for spec in names} == names
 
 
 def test_a_tangent_part_has_no_partials() -> None:

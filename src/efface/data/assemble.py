@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import compress
 from pathlib import Path
 
 from efface.data import columns, names
 from efface.data.found import Found, ReadOptions, Row
-from efface.data.images import Channels, FileImage, decode, digest_of, naming, num_channels
+from efface.data.images import (
+    ArrayImage,
+    BytesImage,
+    Channels,
+    FileImage,
+    decode,
+    digest_of,
+    naming,
+    num_channels,
+)
+from efface.data.promises import CONVERT, Named
 from efface.data.readers.folder import id_below
 from efface.data.record import Record, Skipped, Split
 from efface.errors import EffaceError, FormatError, RecordError
+
+READERS = 4  # images that are fetched at once
+WINDOW = 256  # and how many are asked for before the first is needed
 
 
 @dataclass(frozen=True)
@@ -37,23 +52,23 @@ def assemble(found: Found, options: ReadOptions) -> Assembled:
     skip_bad       decodes every image now and sets bad ones aside in ``.skipped``. Otherwise
                    missing and unrecognisable files are errors now, truncated ones when decoded.
     absolute_paths a list may name files anywhere, by their absolute paths; the reader has seen to it.
+    wanted         which rows become records; the images of others are not looked at. None: all.
     """
     unknown = set(options) - set(ReadOptions.__annotations__)
     if unknown:
         raise TypeError(f"unknown options of a reader: {', '.join(sorted(unknown))}")
-    classes, skip_bad = options.get("classes"), bool(options.get("skip_bad"))
-    if found.below is not None and not skip_bad:
-        _check_files(found, found.below)
-    records, bad = _inspect(
-        found.rows, _channels(options.get("channels") or found.channels), skip_bad
-    )
-    if not records:
+    classes, wanted = options.get("classes"), options.get("wanted") or _all
+    rows, others = _parted(found.rows, wanted)
+    looked = look(replace(found, rows=rows), options)
+    records = looked.records
+    if not records and not others:
         raise FormatError(f"no usable image among {len(found.rows)}.", "check the path and layout.")
-    given, skipped = classes is not None, (*found.skipped, *bad)
+    given, skipped = classes is not None, (*found.skipped, *looked.bad)
     listed = given or (found.listed and bool(found.classes))
     if classes is None:  # of all rows: skipping every image of a class must not hide the class
         classes = found.classes or sorted({row.label for row in found.rows})
-    learned = {record.label for record in records if record.split is not Split.TEST}
+    everyone: Sequence[Named] = (*records, *others)
+    learned = {one.label for one in everyone if one.split is not Split.TEST}
     empty = [name for name in classes if name not in learned] if learned else []
     if empty and not given:  # a mistake, while the caller may name what nobody has, or has any more
         fix = "add images of it to core or user data, or take the class out."
@@ -75,25 +90,69 @@ def _channels(name: str | None) -> Channels | None:
     return None if name is None else Channels(name)
 
 
-def _inspect(
-    rows: Iterable[Row], channels: Channels | None, skip_bad: bool
-) -> tuple[list[Record], list[Skipped]]:
+def _all(row: Row) -> bool:
+    return True
+
+
+def _parted(
+    rows: Sequence[Row], wanted: Callable[[Row], bool]
+) -> tuple[Sequence[Row], Sequence[Row]]:
+    """Those that are wanted, and the others."""
+    here = [wanted(row) for row in rows]
+    return list(compress(rows, here)), list(compress(rows, (not it for it in here)))
+
+
+@dataclass(frozen=True)
+class Looked:
+    """Rows whose images were looked at; ``num_channels`` is how many these have, where that was not said."""
+
+    records: Sequence[Record]
+    bad: Sequence[Skipped] = ()
+    num_channels: int | None = None
+
+
+def look(found: Found, options: ReadOptions) -> Looked:
+    """The rows as records, each image read once; several are on their way at a time."""
+    channels = _channels(options.get("channels") or found.channels)
+    skip_bad = bool(options.get("skip_bad"))
+    if found.below is not None and not skip_bad:
+        _check_files(found, found.below)
     records: list[Record] = []
     counts: list[int] = []
     bad: list[Skipped] = []
-    for row in rows:
-        try:
-            record, count = _look_at(row, channels, fully=skip_bad)
-        except RecordError as problem:
+    for row, got in _each(found.rows, channels, skip_bad):
+        if isinstance(got, RecordError):
             if not skip_bad:
-                raise
-            bad.append(Skipped(row.id, problem.message.removeprefix(f"record {row.id!r}: ")))
+                raise got
+            bad.append(Skipped(row.id, got.message.removeprefix(f"record {row.id!r}: ")))
         else:
-            records.append(record)
-            counts.append(count)
-    if channels is None:
-        _check_channels_agree(records, counts)
-    return records, bad
+            records.append(got[0])
+            counts.append(got[1])
+    if channels is not None:
+        return Looked(records, bad)
+    _check_channels_agree(records, counts)
+    return Looked(records, bad, counts[0] if counts else None)
+
+
+Got = tuple[Record, int] | RecordError
+
+
+def _each(rows: Sequence[Row], channels: Channels | None, fully: bool) -> Iterator[tuple[Row, Got]]:
+    """Every row, in order, with what its image gave."""
+
+    def attempt(row: Row) -> Got:
+        try:
+            return _look_at(row, channels, fully=fully)
+        except RecordError as problem:
+            return problem
+
+    if all(isinstance(row.source, ArrayImage | BytesImage) for row in rows):
+        yield from ((row, attempt(row)) for row in rows)
+        return
+    with ThreadPoolExecutor(READERS) as pool:
+        for start in range(0, len(rows), WINDOW):
+            some = rows[start : start + WINDOW]
+            yield from zip(some, pool.map(attempt, some), strict=True)
 
 
 def _look_at(row: Row, channels: Channels | None, *, fully: bool) -> tuple[Record, int]:
@@ -103,7 +162,8 @@ def _look_at(row: Row, channels: Channels | None, *, fully: bool) -> tuple[Recor
         count = num_channels(content)
         if fully:
             decode(content, channels)
-    return Record(digest=digest_of(content), channels=channels, **vars(row)), count
+    columns = {name: value for name, value in vars(row).items() if name != "unit"}
+    return Record(digest=digest_of(content), channels=channels, **columns), count
 
 
 def _check_channels_agree(records: Sequence[Record], counts: Sequence[int]) -> None:
@@ -112,8 +172,7 @@ def _check_channels_agree(records: Sequence[Record], counts: Sequence[int]) -> N
         if count != usual:
             odd = sum(n != usual for n in counts)
             message = f"{count} channel(s) where most have {usual} ({odd} such of {len(counts)})."
-            fix = 'read with --channels rgb or gray (in Python: channels="rgb").'
-            raise RecordError(record.id, message, fix)
+            raise RecordError(record.id, message, CONVERT)
 
 
 def _check_files(found: Found, place: Path) -> None:

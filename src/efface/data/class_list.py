@@ -7,8 +7,11 @@ forgotten. So the list comes from the caller (``--classes``), from the data's ow
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+from efface.data import promises
+from efface.data.promises import Named
 from efface.data.record import Skipped, Split
 from efface.data.records import Records
 from efface.errors import EffaceError, FormatError, RecordError
@@ -19,21 +22,24 @@ FIX = (
 )
 
 
-def settled(records: Records) -> Records:
+def settled(records: Records, others: Sequence[Named] = ()) -> Records:
     """The records with a class list that stays the same whoever is forgotten.
 
-    A user record of a class that is not in it is an error; such test records are set aside.
+    A user record of a class that is not in it is an error; such test records are set aside. ``others`` are
+    user records whose images are looked at elsewhere.
     """
+    user = (*records.user, *others)
     if records.listed:
+        promises.check_labels(others, records.classes)
         return records
     core = {record.label for record in records if record.split is Split.CORE}
     if not core:
         fix = f"set some people's records aside as core with --core-fraction 0.3, or {FIX}."
         raise EffaceError("no core record says which classes there are.", fix)
     classes = tuple(name for name in records.classes if name in core)
-    for record in records.user:
+    for record in user:
         if record.label not in core:
-            missing = len({r.label for r in records.user} - core)
+            missing = len({r.label for r in user} - core)
             raise RecordError(
                 record.id,
                 f"its class {record.label!r} has no core record ({missing} such classes): its name would "

@@ -8,7 +8,7 @@ for the layouts that have such.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias, TypedDict
@@ -42,6 +42,7 @@ class ReadOptions(TypedDict, total=False):
     channels: str | None
     skip_bad: bool
     absolute_paths: bool
+    wanted: Callable[[Row], bool] | None
 
 
 class GivenOptions(ReadOptions, total=False):
@@ -58,7 +59,11 @@ GIVEN_COLUMNS = ("labels", "owners", "cohorts", "ids", "split")
 
 @dataclass(frozen=True)
 class Row:
-    """A record whose image has not been looked at yet."""
+    """A record whose image has not been looked at yet.
+
+    ``unit`` names what is read as one piece to get at the image, an archive or a group of a table's rows;
+    without one it is the image itself.
+    """
 
     id: str
     label: str
@@ -67,6 +72,12 @@ class Row:
     owner: str
     cohort: str = DEFAULT_COHORT
     extra: Mapping[str, Any] = field(default_factory=dict)
+    unit: str = ""
+
+    @property
+    def piece(self) -> str:
+        """What decides who reads it, where several do: rows of one unit go together."""
+        return self.unit or self.id
 
 
 @dataclass(frozen=True)
@@ -96,6 +107,7 @@ def make_row(
     *,
     names: Sequence[str] | None = None,
     split: Split = Split.USER,
+    unit: str = "",
 ) -> Row:
     record_id = text_or(columns.get("id"), default_id)
     return Row(
@@ -106,6 +118,7 @@ def make_row(
         owner=tidy(text_or(columns.get("owner"), record_id)) or record_id,
         cohort=tidy(text_or(columns.get("cohort"), DEFAULT_COHORT)) or DEFAULT_COHORT,
         extra={key: value for key, value in columns.items() if key not in KNOWN_COLUMNS},
+        unit=unit,
     )
 
 

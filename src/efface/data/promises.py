@@ -8,12 +8,27 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from efface.data.record import Record, Split
 from efface.errors import EffaceError, RecordError, RequestError
+
+CONVERT = 'read with --channels rgb or gray (in Python: channels="rgb").'
+
+
+class Named(Protocol):
+    """What is known of a record before its image has been looked at."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def owner(self) -> str: ...
+    @property
+    def label(self) -> str: ...
+    @property
+    def split(self) -> Split: ...
 
 
 def class_list(records: Sequence[Record], given: Sequence[str] | None) -> tuple[str, ...]:
@@ -25,7 +40,7 @@ def class_list(records: Sequence[Record], given: Sequence[str] | None) -> tuple[
     return tuple(given)
 
 
-def check_ids(records: Sequence[Record]) -> None:
+def check_ids(records: Sequence[Named]) -> None:
     if len({record.id for record in records}) == len(records):
         return
     for record_id, times in Counter(record.id for record in records).items():
@@ -34,7 +49,7 @@ def check_ids(records: Sequence[Record]) -> None:
             raise RecordError(record_id, f"{times} records have this id.", fix)
 
 
-def check_labels(records: Sequence[Record], classes: Sequence[str]) -> None:
+def check_labels(records: Sequence[Named], classes: Sequence[str]) -> None:
     known = set(classes)
     if {record.label for record in records} <= known:
         return
@@ -50,9 +65,14 @@ def check_core_and_user_are_disjoint(records: Sequence[Record]) -> None:
     core = {record.digest: record for record in records if record.split is Split.CORE}
     for record in records if core else ():
         if record.split is Split.USER and record.digest in core:
-            message = f"the same image is core data, as {core[record.digest].id!r}."
-            fix = "core data cannot be forgotten: take the image out of one of the two."
-            raise RecordError(record.id, message, fix)
+            raise is_core_image(record, core[record.digest].id)
+
+
+def is_core_image(record: Record, core_id: str) -> RecordError:
+    """The refusal of a user record whose image is core data, too."""
+    message = f"the same image is core data, as {core_id!r}."
+    fix = "core data cannot be forgotten: take the image out of one of the two."
+    return RecordError(record.id, message, fix)
 
 
 def check_known(attribute: str, wanted: set[str], known: set[str]) -> None:
@@ -94,6 +114,12 @@ def is_core_owner(owner: str, fraction: float, seed: int = 0) -> bool:
     """SHA-256(seed/owner) < fraction · 2²⁵⁶ (of the first 53 bits): a draw by the name alone."""
     digest = hashlib.sha256(f"{seed}/{owner}".encode()).digest()
     return (int.from_bytes(digest[:8], "big") >> 11) < fraction * 2.0**53
+
+
+def drawn_split(record: Named, fraction: float | None, seed: int = 0) -> Split:
+    """The split of a record once owners are drawn for core; without a ``fraction`` its own."""
+    drawn = fraction is not None and is_core_owner(record.owner, fraction, seed)
+    return Split.CORE if drawn and record.split is Split.USER else record.split
 
 
 def positions_of(index: Sequence[Any] | np.ndarray, length: int) -> list[int]:

@@ -10,7 +10,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from efface.data.assemble import Looked as Looked
     from efface.data.assemble import assemble as assemble
+    from efface.data.assemble import look as look
     from efface.data.opening import find as find
     from efface.data.readers.arrays import find_digits as find_digits
     from efface.data.readers.arrays import find_npz as find_npz
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from efface.data.readers.parquet import find_parquet as find_parquet
 
 _NAMES = {
-    "assemble": ("assemble",),
+    "assemble": ("Looked", "assemble", "look"),
     "opening": ("find",),
     "readers.arrays": ("find_digits", "find_npz"),
     "readers.examples": (

@@ -345,9 +345,9 @@ class Records(Sequence[Record]):
         if not 0 <= fraction <= 1:
             raise EffaceError(f"core fraction {fraction} is not a fraction.", "use 0 to 1.")
         moved = [
-            replace(r, split=Split.CORE)
-            if r.split is Split.USER and promises.is_core_owner(r.owner, fraction, seed)
-            else r
+            r
+            if r.split is (split := promises.drawn_split(r, fraction, seed))
+            else replace(r, split=split)
             for r in self
         ]
         core = {r.digest: r.id for r in moved if r.split is Split.CORE}

@@ -7,7 +7,7 @@ when they are called.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -17,6 +17,7 @@ from efface.pipeline.options import ConfigSection, Flag
 from efface.pipeline.solvers import ConjugateGradientConfig, SolverConfig
 
 if TYPE_CHECKING:
+    from efface.data.listing import Listing
     from efface.data.records import Records
     from efface.model.mixed_linear import MixedLinear
     from efface.network.activations import ActivationCache
@@ -97,15 +98,14 @@ class DataConfig(ConfigSection):
     label_type: Literal["integer"] | None = None
 
     def build(self) -> Records:
-        from efface.data.public_core import with_public_core
-        from efface.data.records import Records
+        return self.listing().records()
 
-        own = {"spec", "label_type", "core_data", "decode_workers"}
-        records = Records.open(self.spec, **self.model_dump(exclude=own))
-        if self.core_data is None:
-            return records
-        how = self.model_dump(exclude={*own, "core_fraction", "seed"})
-        return with_public_core(records, Records.open(self.core_data, **how))
+    def listing(self, pieces: Callable[[str], bool] | None = None) -> Listing:
+        """What the data lists, no image looked at; of archives, those among the ``pieces`` alone."""
+        from efface.data.listing import Listing
+
+        options = self.model_dump(exclude={"spec", "label_type", "core_data", "decode_workers"})
+        return Listing.open(self.spec, self.core_data, pieces, **options)
 
 
 class StageConfig(ConfigSection):

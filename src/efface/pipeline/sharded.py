@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-from efface.data.class_list import settled
+from efface.data.listing import Listing, UserImages
 from efface.data.loading import Loader
+from efface.data.opening import absolute
 from efface.data.records import Records
 from efface.errors import EffaceError
 from efface.model.mixed_linear import MixedLinear
 from efface.network.backbone import trusted_module
+from efface.pipeline.known_core import known_core, write_core
 from efface.pipeline.sections import DataConfig
 from efface.progress import Progress, part
-from efface.shards import Engine, Partial, Shard, combine
+from efface.shards import Engine, Gathering, Partial, Shard, combine
 from efface.workspace import Workspace
 from efface.workspace.disk import remove
 from efface.workspace.protocol import Result
@@ -36,27 +39,54 @@ class ShardJob:
     trusted: str | None = None  # torch: code that the caller named
     device: str = "cpu"  # where the network is computed
 
-    def records(self) -> Records:
-        user = settled(DataConfig(**self.data).build()).user
-        return Shard.parse(self.shard).of(user)
+    def look(self, classes: Sequence[str]) -> UserImages:
+        """The shard's user records; of other people's images none is read, of core's those not known."""
+        shard = Shard.parse(self.shard)
+        listing = DataConfig(**self.data).listing(shard.holds)
+        rows = [row for row in listing.user if shard.holds(row.piece)]
+        core = listing.core_images(known_core(Path(self.base))) if rows else {}
+        return listing.look_at(rows, classes, core)
 
 
 def make_rows(job: ShardJob, progress: Progress | None = None) -> Partial | None:
     """The shard's partial, written to its folder; None if the shard is empty."""
     model = load(job.base, module=trusted_module(job.trusted), device=job.device)
     model.core.loader = Loader(DataConfig(**job.data).decode_workers)
-    records = Records(job.records(), model.classes)
-    if not len(records):
+    seen = job.look(model.classes)
+    if not len(seen.records):
         return None
-    made = Partial.make(model, records, job.shard, progress)
+    made = Partial.make(model, seen.records, job.shard, progress)
+    made = replace(made, num_channels=seen.num_channels, source=_name_of(job.data["spec"]))
     made.save(Path(job.out))
     return made
 
 
+def absolute_data(data: DataConfig) -> DataConfig:
+    """The same for a process in another working directory."""
+    core = None if data.core_data is None else absolute(data.core_data)
+    return data.model_copy(update={"spec": absolute(data.spec), "core_data": core})
+
+
+def _name_of(spec: str) -> str:
+    """What the data is called, without its place: that may be somebody's home."""
+    return PurePosixPath(spec.replace("\\", "/")).name
+
+
 def make_missing(job: ShardJob) -> None:
-    """For engines: a shard that is there already is not made again."""
-    if not Path(job.out).exists():
+    """For engines: a shard that is there already is not made again, if the images are the same still."""
+    out = Path(job.out)
+    if not out.exists():
         make_rows(job)
+        return
+    there = Partial.load(out).data.records
+    here = job.look(there.classes).records
+    if dict(zip(there.ids, there.digests, strict=True)) != dict(
+        zip(here.ids, here.digests, strict=True)
+    ):
+        raise EffaceError(
+            f"the shards in {out.parent.parent} were made of other images.",
+            "delete that folder, then train again.",
+        )
 
 
 def merge(
@@ -70,14 +100,34 @@ def merge(
     """Partials into a workspace, as one request: all of them, or on any error none."""
     module = trusted_module(trusted)
     opened, model = Workspace.open(workspace, module=module), load(workspace, module=module)
-    partials = []
-    for i, folder in enumerate(folders):
-        partials.append(Partial.load(folder))
-        partials[-1].check(model)
-        part(progress, 0, 0.5)((i + 1) / len(folders), f"{i + 1} of {len(folders)} checked")
-    data = combine(partials)
+    notes: dict[str, str] = {}
+    data = combine(checked(folders, model, notes, part(progress, 0, 0.5)))
     rest = part(progress, 0.5, 1)
-    return opened.merge(data, allow_reingest=allow_reingest, progress=rest)
+    result = opened.merge(data, allow_reingest=allow_reingest, progress=rest)
+    return replace(result, notes=(*notes.values(), *result.notes))
+
+
+def checked(
+    folders: Sequence[Path],
+    model: MixedLinear,
+    notes: dict[str, str],
+    progress: Progress | None = None,
+) -> Iterator[Partial]:
+    """The partials in these folders, one at a time: none is kept here, since their sums are large.
+
+    ``notes`` get what is worth knowing of them, once for each kind of machine that they came from.
+    """
+
+    def loaded(folder: Path) -> Partial:
+        found = Partial.load(folder)
+        for note in found.check(model):
+            notes.setdefault(repr(sorted(found.given.environment.items())), note)
+        return found
+
+    for i, folder in enumerate(folders):
+        yield loaded(folder)
+        if progress is not None:
+            progress((i + 1) / len(folders), f"{i + 1} of {len(folders)} checked")
 
 
 @dataclass(frozen=True)
@@ -89,39 +139,54 @@ class ShardedFit:
     data: DataConfig
     num_shards: int | None = None
     trusted: str | None = None
+    note: Callable[[str], None] = lambda text: None  # hears what is worth knowing
 
     def fit(
         self,
         model: MixedLinear,
-        records: Records,
+        listing: Listing,
+        core: Records,
         replay: Records | None,
         progress: Progress | None = None,
     ) -> MixedLinear:
-        """As ``model.fit(records, replay=replay)``, of a model that is calibrated: the same bits."""
-        model.fit(records[:0], replay=replay, progress=part(progress, 0, 0.1))
+        """As ``model.fit(user records, replay=replay)``, of a model that is calibrated: the same bits.
+
+        ``core`` are the core's records. ``model.data.records.skipped`` says which user rows were set aside.
+        """
+        nobody = Records([], model.classes)
+        model.fit(nobody, replay=replay, progress=part(progress, 0, 0.1))
         count = self.num_shards or PER_WORKER * self.engine.workers
-        jobs = self._jobs(model, records, min(count, len(records)))
+        images = dict(zip(core.digests, core.ids, strict=True))
+        jobs = self._jobs(model, listing, images, min(count, len(listing.user)))
         self.engine.run(make_missing, jobs, part(progress, 0.1, 0.9))
-        partials = [Partial.load(Path(job.out)) for job in jobs if Path(job.out).exists()]
-        for partial in partials:
-            partial.check(model)
-        data = combine(partials, records.ids)
-        if data.digests != records.digests:
-            raise EffaceError(
-                f"the shards in {self.folder} were made of other images.",
-                "delete that folder, then train again.",
-            )
-        model.absorb(data, progress=part(progress, 0.9, 1))
+        folders = [Path(job.out) for job in jobs if Path(job.out).exists()]
+        notes: dict[str, str] = {}
+        gathered = Gathering.of(checked(folders, model, notes))
+        for text in notes.values():
+            self.note(text)
+        made = set(gathered.ids)
+        left = [row for row in listing.user if row.id not in made]
+        seen = listing.look_at(left, model.classes, images).records
+        if not made and not len(seen):
+            return model
+        expected = made | set(seen.ids)
+        data = gathered.ordered([row.id for row in listing.user if row.id in expected])
+        model.core_index.check_new(data.records)
+        records = Records(data.records, model.classes, skipped=seen.skipped)
+        model.absorb(replace(data, records=records), progress=part(progress, 0.9, 1))
         return model
 
-    def _jobs(self, model: MixedLinear, records: Records, count: int) -> list[ShardJob]:
+    def _jobs(
+        self, model: MixedLinear, listing: Listing, core: Mapping[str, str], count: int
+    ) -> list[ShardJob]:
         """The model's own folder by what it is: shards of another one are not taken for its own."""
-        given = model.user.given
-        key = hashlib.sha256(repr((given, records.ids, count)).encode()).hexdigest()[:16]
-        home = self.folder / key
+        ids = tuple(row.id for row in listing.user)
+        key = hashlib.sha256(repr((model.user.given, ids, count)).encode()).hexdigest()[:16]
+        home = self.folder.absolute() / key  # workers may be in another folder than this process
         if not (home / BASE / "model.json").is_file():
+            write_core(home / BASE, core)
             model.save(home / BASE)
-        values = self.data.model_dump(mode="json")
+        values = absolute_data(self.data).model_dump(mode="json")
         return [
             ShardJob(
                 str(home / BASE),

@@ -8,15 +8,16 @@ says what came out.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from efface.data.class_list import settled
+from efface.data.listing import Listing
 from efface.data.loading import Loader
-from efface.data.record import Split
+from efface.data.record import Skipped
 from efface.data.records import Records
 from efface.errors import EffaceError
 from efface.linear.solution import Status
@@ -28,6 +29,7 @@ from efface.network.device import Placement, device_named
 from efface.parts.table import part_named
 from efface.pipeline.config import Config, to_toml
 from efface.pipeline.how import How
+from efface.pipeline.kept_core import KeptCore
 from efface.pipeline.sharded import ShardedFit
 from efface.pipeline.tuning import TuningFolder, choice_text, choice_values, fine_tuned
 from efface.progress import Progress
@@ -116,19 +118,23 @@ class Training:
         records: Records,
         progress: Progress | None = None,
         sharded: ShardedFit | None = None,
+        listing: Listing | None = None,
     ) -> MixedLinear:
-        """Fit the user part on the user records, and on the core records again if the config says so."""
+        """Fit the user part on the user records, and on the core records again if the config says so.
+
+        With ``sharded`` the user records are those of the ``listing``, and others look at their images.
+        """
         where = self.config.output.cache
         model = self.config.user.build(core, None if where is None else core.cache(where))
         self._foretell(model, core, records.core)
         replay = records.core if self.config.user.replay_core and len(records.core) else None
         calibration = self._calibration()
-        if sharded is None:
+        if sharded is None or listing is None:
             return model.fit(
                 records.user, replay=replay, calibration=calibration, progress=progress
             )
         model.calibrate(calibration)
-        return sharded.fit(model, records.user, replay, progress)
+        return sharded.fit(model, listing, records.core, replay, progress)
 
     def _foretell(self, model: MixedLinear, core: Core, records: Records) -> None:
         """What is known before the fit starts, from a few core records."""
@@ -175,27 +181,30 @@ def train(config: Config, watch: Watch | None = None, how: How | None = None) ->
     check_writable(folder)
     kept = TuningFolder.of(config)
     training = Training(config, watch.note)
-    sharded = _sharded(config, how)
-    records = training.records()
-    if how.core_only:
-        records = records.where(lambda record: record.split is not Split.USER)
+    sharded = _sharded(config, how, watch.note)
+    listing = config.data.listing()
+    apart = sharded is not None or how.core_only  # user images are looked at elsewhere
+    records = listing.without_user() if apart else settled(listing.records())
+    num_apart = len(listing.user) if apart and not how.core_only else 0
     reingest = how.allow_reingest
     Workspace(folder).check_forgotten(records.core, records.user, allow_reingest=reingest)
     core = training.core(records)
-    check_room(folder, _size(config, core, records))
+    check_room(folder, _size(config, core, records, num_apart))
     start = time.monotonic()
-    _tell(records, watch.note)
+    _tell(records, watch.note, num_apart)
     _refuse_untrained(config, records)
     if kept is not None:
         with watch.step("fine-tuning") as progress:
             core = training.fine_tuned(core, records, kept.path, progress)
     with watch.step("core") as progress:
-        training.fit_core(core, records, progress)
+        _fit_core(training, core, records, sharded, progress)
     for line in core.report:
         watch.note(line)
     with watch.step("user part") as progress:
-        model = training.fit_user(core, records, progress, sharded if len(records.user) else None)
+        model = training.fit_user(core, records, progress, sharded if num_apart else None, listing)
         _refuse_diverged(model, watch.note)
+    if num_apart and model.data is not None:
+        records = _complete(records, model.data.records, watch.note)
     training.save(model, folder, overwrite=how.overwrite, allow_reingest=reingest)
     if kept is not None:
         kept.clear()
@@ -206,30 +215,66 @@ def train(config: Config, watch: Watch | None = None, how: How | None = None) ->
     return {"model": str(folder), **outcome}
 
 
-def _sharded(config: Config, how: How) -> ShardedFit | None:
+def _sharded(config: Config, how: How, note: Callable[[str], None]) -> ShardedFit | None:
     if how.engine is None:
         return None
     folder = Path(config.output.dir)
     home = folder.with_name(f"{folder.name}.shards")  # outside of the workspace: it can be resumed
-    return ShardedFit(engine_named(how.engine), home, config.data, how.shards, how.trusted)
+    engine = engine_named(how.engine)
+    return ShardedFit(engine, home, config.data, how.shards, how.trusted, note)
 
 
-def _size(config: Config, core: Core, records: Records) -> int:
+def _fit_core(
+    training: Training,
+    core: Core,
+    records: Records,
+    sharded: ShardedFit | None,
+    progress: Progress,
+) -> None:
+    """Train the core, or with an engine take the one that a run which was killed has left."""
+    if sharded is None or not len(records.core):
+        training.fit_core(core, records, progress)
+        return
+    kept = KeptCore.of(sharded.folder, training.config, core, records)
+    if kept.into(core, records):
+        training.note(f"goes on with the core that was trained before ({kept.folder})")
+        return
+    training.fit_core(core, records, progress)
+    kept.save(core)
+
+
+def _size(config: Config, core: Core, records: Records, num_apart: int) -> int:
     """Bytes of the core and of what forgetting needs of the records: rows and sums, or activations."""
     size = sum(t.numel() * t.element_size() for t in core.tensors.values())
-    n = len(records.user) + (len(records.core) if config.user.replay_core else 0)
+    n = num_apart + len(records.user) + (len(records.core) if config.user.replay_core else 0)
     return size + part_named(config.user.kind).kept_bytes(core, n, config.user.given())
 
 
-def _tell(records: Records, note: Callable[[str], None]) -> None:
-    if records.skipped:
-        first = records.skipped[0]
-        note(f"{len(records.skipped)} files set aside, the first {first.id!r}: {first.reason}")
-    for text in records.notes[:5]:
+def _complete(records: Records, user: Records, note: Callable[[str], None]) -> Records:
+    """With user records that were looked at elsewhere; what can be told of them only now is told."""
+    everything = records + user
+    _tell_skipped(user.skipped, note)
+    _tell_notes([text for text in everything.notes if text not in records.notes], note)
+    return everything
+
+
+def _tell_skipped(skipped: Sequence[Skipped], note: Callable[[str], None]) -> None:
+    if skipped:
+        first = skipped[0]
+        note(f"{len(skipped)} files set aside, the first {first.id!r}: {first.reason}")
+
+
+def _tell_notes(notes: Sequence[str], note: Callable[[str], None]) -> None:
+    for text in notes[:5]:
         note(text)
-    if len(records.notes) > 5:
-        note(f"and {len(records.notes) - 5} more notes like these")
-    if not len(records.user):
+    if len(notes) > 5:
+        note(f"and {len(notes) - 5} more notes like these")
+
+
+def _tell(records: Records, note: Callable[[str], None], num_apart: int) -> None:
+    _tell_skipped(records.skipped, note)
+    _tell_notes(records.notes, note)
+    if not len(records.user) and not num_apart:
         note("no user records: the model is the core model, with nothing to forget")
 
 

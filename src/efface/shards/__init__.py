@@ -9,7 +9,7 @@ in this process, in several, or on a Ray cluster. A ``Partner`` is somebody who 
 
 from __future__ import annotations
 
-from efface.shards.combining import combine
+from efface.shards.combining import Gathering, combine
 from efface.shards.engine import Engine
 from efface.shards.engines import engine_named
 from efface.shards.hosting import drop, invite, take
@@ -20,6 +20,7 @@ from efface.shards.share import Share
 
 __all__ = [
     "Engine",
+    "Gathering",
     "Partial",
     "Partner",
     "Shard",

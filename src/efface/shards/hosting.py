@@ -54,7 +54,7 @@ def take(
     with workspace.protocol.working():
         known = _sender(workspace, folder)
         share = Share.load(folder, known.ring)
-        share.check_model(*_given(workspace))
+        notes = share.check_model(*_given(workspace))
         before = workspace.data.guest(known.admission)
         share.check_after(before)
         references = (share.statement.digest,)
@@ -66,7 +66,8 @@ def take(
                 raise EffaceError(f"the message of {known.name} has no records.", "leave it.")
             restored = _refuse_overlaps(workspace, share, allow_reingest)
             intent = _intent(workspace, Action.PARTNER_ADD, share.tags, references, restored)
-        return _host(workspace, share.guest, intent, progress)
+        result = _host(workspace, share.guest, intent, progress)
+        return replace(result, notes=(*notes, *result.notes))
 
 
 def drop(workspace: Workspace, name: str, progress: Progress | None = None) -> Result | None:

@@ -25,13 +25,33 @@ def given_of(model: MixedLinear | KeptModel) -> Given:
     return given
 
 
-def require_same(what: str, theirs: Given, ours: Given) -> None:
-    """Digests of core, calibration, classes and preprocessing; in floats the machine's kind as well."""
-    if ours.arithmetic == "integer":  # the same on every machine
+def require_same(what: str, theirs: Given, ours: Given) -> tuple[str, ...]:
+    """Digests of core, calibration, classes and preprocessing; in floats the machine's kind as well.
+
+    Integers are the same on every machine once an image is decoded, and decoders differ: where the two used
+    other ones that is no error, but what is returned says so.
+    """
+    notes: tuple[str, ...] = ()
+    if ours.arithmetic == "integer":
+        if theirs.environment != ours.environment:
+            notes = (_decoded_otherwise(what, theirs, ours),)
         theirs = replace(theirs, environment=ours.environment)
     if theirs == ours:
-        return
+        return notes
     mine, other = asdict(ours), asdict(theirs)
     different = ", ".join(key for key in mine if mine[key] != other[key])
     message = f"{what} was made for another model: {different} differ."
     raise EffaceError(message, "make it with `--model` and this model.")
+
+
+def _decoded_otherwise(what: str, theirs: Given, ours: Given) -> str:
+    names = sorted({*theirs.environment, *ours.environment})
+    odd = [name for name in names if theirs.environment.get(name) != ours.environment.get(name)]
+    there, here = (
+        "; ".join(f"{name} {str(given.environment.get(name, 'unknown'))[:80]}" for name in odd)
+        for given in (theirs, ours)
+    )
+    return (
+        f"{what} was computed elsewhere with {there}, here there is {here}: a decoder of another build may "
+        "give other pixels of a JPEG, so rows computed anew here may differ"
+    )

@@ -54,9 +54,9 @@ class Share:
         kept = (self.sums, self.tags)
         return Guest(said.partner, said.admission, said.digest, *numbers, self.keyid, kept)
 
-    def check_model(self, ours: Given, empty: Statistics) -> None:
-        """Refuse sums that were made for another model, or that no rows can have."""
-        require_same(f"the message of {self.statement.partner}", self.statement.given, ours)
+    def check_model(self, ours: Given, empty: Statistics) -> tuple[str, ...]:
+        """Refuse sums that were made for another model, or that no rows can have; returns notes."""
+        notes = require_same(f"the message of {self.statement.partner}", self.statement.given, ours)
         alike = (empty.num_features, empty.num_outputs, empty.bits, empty.target_bits)
         if (
             self.sums.num_features,
@@ -66,6 +66,7 @@ class Share:
         ) != alike:
             raise FormatError(f"{self.sums!r} are not sums of this model.", FIX)
         self._require_possible(self.sums)
+        return notes
 
     def check_after(self, before: Guest | None) -> None:
         """Refuse what does not follow from what the partner has here: its statements, tags and sums."""

@@ -180,8 +180,12 @@ def _rows(
     for i, cell in enumerate(cells):
         values = {name: column[i] for name, column in columns.items()}
         default_id = cell if isinstance(cell, str) else f"{stem}/{i:06d}"
+        unit = ""
         if isinstance(cell, str):
             source = table.files(cell, default_id)
+        elif cell is None:
+            source = BytesImage(b"")
         else:
-            source = BytesImage(b"") if cell is None else cell
-        yield make_row(values, source, default_id, names=names, split=split_of_name(stem))
+            source, unit = cell, f"{table.blob.name}#{cell.group}"
+        split = split_of_name(stem)
+        yield make_row(values, source, default_id, names=names, split=split, unit=unit)

@@ -5,7 +5,7 @@ What a list names stays below the list's folder; nothing is copied to this machi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import PurePosixPath, PureWindowsPath
 
 from efface.data.blobs import SEPARATOR, BlobImage, RemoteBlob, checked_url, files_below
@@ -23,21 +23,21 @@ from efface.regular import LARGEST_LIST
 LISTS = (".csv", ".jsonl")
 
 
-def find_remote(url: str) -> Found:
+def find_remote(url: str, pieces: Callable[[str], bool] | None = None) -> Found:
     """A .tar, .parquet, .csv or .jsonl file, or a folder in one of the layouts of local ones."""
     url = checked_url(url)
     folder, _, name = url.rpartition("/")
     ending = PurePosixPath(name).suffix.lower()
     if ending == ".tar":
-        return find_webdataset([RemoteBlob(url)])
+        return find_webdataset([RemoteBlob(url)], pieces)
     if ending == ".parquet":
         return _parquet(folder, [name])
     if ending in LISTS:
         return _listed(folder, name)
-    return _find_folder(url, files_below(url))
+    return _find_folder(url, files_below(url), pieces)
 
 
-def _find_folder(url: str, names: Sequence[str]) -> Found:
+def _find_folder(url: str, names: Sequence[str], pieces: Callable[[str], bool] | None) -> Found:
     """A listing says what a folder is; without one its files do."""
     top = [name for name in names if "/" not in name]
     lists = [name for name in METADATA_NAMES if name in top]
@@ -54,7 +54,7 @@ def _find_folder(url: str, names: Sequence[str]) -> Found:
         return _parquet(url, tables)
     shards = [name for name in top if name.endswith(".tar")]
     if shards:
-        return find_webdataset([RemoteBlob(f"{url}/{name}") for name in shards])
+        return find_webdataset([RemoteBlob(f"{url}/{name}") for name in shards], pieces)
     return _classes(url, names)
 
 

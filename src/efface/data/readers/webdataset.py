@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import IO, Any
@@ -36,19 +36,25 @@ class Sample:
     columns: dict[str, Any] = field(default_factory=dict)
 
 
-def find_webdataset(shards: Sequence[Blob]) -> Found:
-    """Tar files in order. Without a column ``split`` a file called ``test-….tar`` says what it holds."""
+def find_webdataset(shards: Sequence[Blob], pieces: Callable[[str], bool] | None = None) -> Found:
+    """Tar files in order. Without a column ``split`` a file called ``test-….tar`` says what it holds.
+
+    Only those whose names are among ``pieces`` are opened: to know what is in one it is read through.
+    """
     rows: list[Row] = []
     skipped: list[Skipped] = []
     labels: list[Any] = []
     names: set[str] = set()
     for shard in shards:
+        if pieces is not None and not pieces(shard.name):
+            continue
         for key, sample in _samples(shard, skipped).items():
             columns = _columns(shard, key, sample)
             labels.append(columns["label"])
             names |= set(columns)
-            split = split_of_name(shard.stem)
-            rows.append(make_row(columns, sample.images[0], f"{shard.stem}/{key}", split=split))
+            split, image = split_of_name(shard.stem), sample.images[0]
+            name = f"{shard.stem}/{key}"
+            rows.append(make_row(columns, image, name, split=split, unit=shard.name))
     check_names(names, used=names, where=shards[0].name if len(shards) == 1 else "")
     return Found(rows, whole_number_classes(labels), skipped=skipped, listed=False)
 
