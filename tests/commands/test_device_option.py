@@ -18,7 +18,7 @@ from tests.workspaces import OWNER
 from efface.network.device import CPU
 from efface.workspace import Workspace
 
-COMMANDS = ("evaluate", "predict", "add", "rows")
+COMMANDS = ("evaluate", "predict", "add", "rows", "audit", "verify", "scan", "join")
 FAILS = {"audit": 3, "scan": 3}  # the owner is still in the model
 
 
