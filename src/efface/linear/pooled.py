@@ -38,7 +38,7 @@ class SlopesOfSome:
     def __init__(self, whole: Tensor, index: Tensor) -> None:
         self.whole, self.index = whole, index
         self.shape = torch.Size((len(index), *whole.shape[1:]))
-        self.dtype, self.device = whole.dtype, whole.device
+        self.dtype = whole.dtype
 
     def __iter__(self) -> Iterator[Tensor]:
         return (self.whole[i] for i in self.index.tolist())
@@ -51,12 +51,23 @@ class SlopesOfSome:
 
 
 class PooledLayer(Layer):
-    """See the module. ``below`` is what the convolution's inputs come through, and the shortcut's."""
+    """See the module. ``below`` is what the convolution's inputs come through, and the shortcut's.
+
+    ``at_once``: products of all samples in one, as graphics cards want them.
+    """
 
     def __init__(
-        self, below: Layer, conv: NormedConvLayer, shortcut: Layer, activation: LeakyLayer
+        self,
+        below: Layer,
+        conv: NormedConvLayer,
+        shortcut: Layer,
+        activation: LeakyLayer,
+        *,
+        at_once: bool = False,
     ) -> None:
         assert isinstance(conv.plain, ConvLayer)
+        self.times = rows_times_at_once if at_once else rows_times
+        self.summed = weighted_sum_at_once if at_once else weighted_sum
         self.below, self.shortcut, self.slope = below, shortcut, activation.slope
         self.plain, self.norm, self.names = conv.plain, conv.norm, conv.names
 
@@ -83,14 +94,14 @@ class PooledLayer(Layer):
         moved = torch.cat(
             [plain._matrix(v[plain.w_name]).T, v[norm.w_name][:, None], v[norm.b_name][:, None]], 1
         )  # (c, d + 2)
-        return _rows_times(saved[0], moved)
+        return self.times(saved[0], moved)
 
     def vjp(
         self, saved: Saved, dy: Tensor, out: MutableMapping[str, Tensor], need_dx: bool
     ) -> None:
         assert not need_dx
         plain, norm = self.plain, self.norm
-        total = _weighted_sum(saved[0], dy)  # (c, d + 2)
+        total = self.summed(saved[0], dy)  # (c, d + 2)
         (kh, kw), c = plain.kernel, plain.weight.shape[1]
         weight = total[:, :-2].reshape(-1, kh, kw, c).permute(0, 3, 1, 2)
         out[plain.w_name] += weight
@@ -98,24 +109,25 @@ class PooledLayer(Layer):
         out[norm.b_name] += total[:, -1]
 
 
-def _rows_times(pooled: Tensor | SlopesOfSome, moved: Tensor) -> Tensor:
+def rows_times(pooled: Tensor | SlopesOfSome, moved: Tensor) -> Tensor:
     """Σ_d B_ncd V_cd, (n, c).
 
-    One sample at a time on a processor: its slopes stay in the cache between widening (from half precision,
+    One sample at a time: on a processor its slopes stay in the cache between widening (from half precision,
     ``Primal.half``), product and sum, so that memory is read once at its full speed.
     """
-    if pooled.device.type != "cpu":
-        return torch.einsum("ncd,cd->nc", pooled.to(moved.dtype), moved)
     out, buffer = moved.new_empty(pooled.shape[:2]), torch.empty_like(moved)
     for one, row in zip(pooled, out, strict=True):
         torch.sum(buffer.copy_(one).mul_(moved), 1, out=row)
     return out
 
 
-def _weighted_sum(pooled: Tensor | SlopesOfSome, dy: Tensor) -> Tensor:
-    """Σ_n y_nc B_ncd, (c, d), one sample at a time as ``_rows_times``."""
-    if pooled.device.type != "cpu":
-        return torch.einsum("nc,ncd->cd", dy, pooled.to(dy.dtype))
+def rows_times_at_once(pooled: Tensor | SlopesOfSome, moved: Tensor) -> Tensor:
+    """The same as one product."""
+    return torch.einsum("ncd,cd->nc", pooled.to(moved.dtype), moved)
+
+
+def weighted_sum(pooled: Tensor | SlopesOfSome, dy: Tensor) -> Tensor:
+    """Σ_n y_nc B_ncd, (c, d), one sample at a time as ``rows_times``."""
     total = dy.new_zeros(pooled.shape[1:])
     buffer = torch.empty_like(total) if pooled.dtype != dy.dtype else None
     for one, weights in zip(pooled, dy, strict=True):
@@ -124,19 +136,24 @@ def _weighted_sum(pooled: Tensor | SlopesOfSome, dy: Tensor) -> Tensor:
     return total
 
 
-def pool(layer: Layer) -> Layer | None:
+def weighted_sum_at_once(pooled: Tensor | SlopesOfSome, dy: Tensor) -> Tensor:
+    """The same as one product."""
+    return torch.einsum("nc,ncd->cd", dy, pooled.to(dy.dtype))
+
+
+def pool(layer: Layer, *, at_once: bool = False) -> Layer | None:
     """``layer`` (``freeze_below`` of a tail) with its last block and the pooling as one; None: it has no such
     form."""
     if not isinstance(layer, Chain):
         return None
     for i, (one, following) in enumerate(zip(layer.layers, layer.layers[1:], strict=False)):
-        fused = _fused(one) if isinstance(following, GlobalMeanLayer) else None
+        fused = _fused(one, at_once) if isinstance(following, GlobalMeanLayer) else None
         if fused is not None and not any(below.names for below in layer.layers[:i]):
             return Chain([*layer.layers[:i], fused, *layer.layers[i + 2 :]])
     return None
 
 
-def _fused(block: Layer) -> PooledLayer | None:
+def _fused(block: Layer, at_once: bool) -> PooledLayer | None:
     if not isinstance(block, ResidualLayer) or not isinstance(block.activation, LeakyLayer):
         return None
     if not isinstance(block.body, Chain) or not isinstance(
@@ -148,4 +165,4 @@ def _fused(block: Layer) -> PooledLayer | None:
         return None
     if type(conv.plain) is not ConvLayer or conv.plain.bias is not None or not conv.norm.affine:
         return None
-    return PooledLayer(Chain(below), conv, block.shortcut, block.activation)
+    return PooledLayer(Chain(below), conv, block.shortcut, block.activation, at_once=at_once)
