@@ -85,9 +85,9 @@ dist: $(VENV)/.base  ## the two packages to publish, in dist/: make dist ADDRESS
 	"$$new/venv/bin/python" -m build -o dist "$$new/efface"; "$$new/venv/bin/twine" check --strict dist/*
 
 # Ratios within one run, never seconds: exit code 3 if a guarded one is not kept. Not part of `make test`: on a machine
-# that is shared any time may be ten times another. PRESET=full takes an hour; MORE="--data … --backbone …".
+# that is shared any time may be ten times another. PRESET=full takes more than an hour; MORE="--data … --backbone …".
 PRESET ?= quick
-bench: $(VENV)/.dev  ## ratios to what others run, in efface-bench/index.html; some minutes, PRESET=full an hour
+bench: $(VENV)/.dev  ## ratios to what others run, in efface-bench/index.html; some minutes, PRESET=full hours
 	$(BIN)/python benchmarks/run.py --preset $(PRESET) --out efface-bench --check $(MORE)
 
 docs: $(VENV)/.docs  ## the documentation as a site, in site/; warnings are errors

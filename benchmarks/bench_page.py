@@ -3,23 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from efface.report.figures import Line, Scale, lines
 from efface.report.html import Card, Figure, Report, Section, Table
+from efface.version import VERSION
 
 Values = Mapping[str, Any]
 
 
-def page(outcomes: Sequence[Values], preset: str) -> Report:
-    busy = any(values["environment"]["busy"] for values in outcomes)
+def page(outcomes: Sequence[Values], preset: str, made: datetime) -> Report:
+    busy = any(_of(values, "busy") for values in outcomes)
     about = f"preset {preset}" + (", on a busy machine: read ratios, not seconds" if busy else "")
     return Report(
         "Benchmarks",
         about,
         cards=[card for values in outcomes for card in _card(values)],
         sections=[_section(values) for values in outcomes] + [_machine(outcomes)],
+        made=made,
+        subject=_subject(outcomes),
     )
+
+
+def _of(values: Values, name: str) -> Any:
+    """Of the machine, where that was written down."""
+    return (values["environment"] or {}).get(name)
+
+
+def _subject(outcomes: Sequence[Values]) -> str:
+    """What was measured, and on what."""
+    names = ", ".join(values["name"] for values in outcomes)
+    machines = {
+        f"{_of(v, 'processor')}, {_of(v, 'cpus')} cores" for v in outcomes if _of(v, "cpus")
+    }
+    return f"efface {VERSION} on {'; '.join(sorted(machines)) or 'an unknown machine'}: {names}"
 
 
 def _card(values: Values) -> list[Card]:
@@ -72,9 +90,9 @@ def _plots(values: Values) -> list[Figure]:
 
 
 def _machine(outcomes: Sequence[Values]) -> Section:
-    known = [values["environment"] for values in outcomes]
+    known = [values["environment"] for values in outcomes if values["environment"]]
     rows = [[name, str(value)] for name, value in (known[0] if known else {}).items()]
-    loads = ", ".join(f"{values['name']} {values['environment']['load']}" for values in outcomes)
+    loads = ", ".join(f"{values['name']} {_of(values, 'load')}" for values in outcomes)
     text = (
         f"One process each, one after the other. Load of the machine at the end of each: {loads}."
     )

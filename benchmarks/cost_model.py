@@ -65,10 +65,10 @@ class Slopes:
 
 
 def _read(name: str) -> dict[str, Any]:
-    """What a benchmark found; ``details`` and ``setting`` of the one form, or the file as it was before."""
+    """What a benchmark found, with its ``setting`` and ``details``."""
     found: dict[str, Any] = json.loads((HERE / "results" / f"{name}.json").read_text())
-    rates = {"images_a_second": found["ours"]} if "ours" in found else {}
-    return {**found, **rates, **found.get("setting", {}), **(found.get("details") or {})}
+    rates = {"images_a_second": found["ours"]}
+    return {**found, **rates, **found["setting"], **found["details"]}
 
 
 @dataclass(frozen=True)

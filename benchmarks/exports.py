@@ -18,6 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from outcome import Outcome
+
 FORMATS = {"torch": "model.pt2", "onnx": "model.onnx", "numpy-head": "head.npz"}
 
 
@@ -45,17 +47,16 @@ def main() -> None:
     parser.add_argument("--note", help="Which model, and what else was running, for the JSON.")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    values = {
-        "cpus": os.cpu_count(),
-        "load_before": round(os.getloadavg()[0], 1),
-        **({} if args.note is None else {"note": args.note}),
-        "formats": {name: measured(args.model, name, FORMATS[name]) for name in args.formats},
-    }
-    text = json.dumps(values, indent=1, ensure_ascii=False) + "\n"
-    if args.out is None:
-        print(text, end="")
-    else:
-        args.out.write_text(text, encoding="utf-8")
+    load = round(os.getloadavg()[0], 1)
+    found = {name: measured(args.model, name, FORMATS[name]) for name in args.formats}
+    Outcome(
+        name="exports",
+        question="How long does an export take, and has it the model's bits?",
+        setting={"load_before": load},
+        ours={name: values["seconds"] for name, values in found.items()},
+        notes=[] if args.note is None else [args.note],
+        details={"formats": found},
+    ).write(args.out)
 
 
 if __name__ == "__main__":

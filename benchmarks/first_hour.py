@@ -29,8 +29,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from outcome import Outcome
 from transcript import Command, Printed, Script, Step, follow, steps
 
+PEER = "scikit-learn"
 ROOT = Path(__file__).parents[1]
 TUTORIAL, README = ROOT / "docs/tutorial.md", ROOT / "README.md"
 PLAIN = ROOT / "benchmarks/first_hour_sklearn.py"
@@ -215,7 +217,7 @@ def main() -> None:
                     rows = _listed()
                     plain(clock)
         versions = clock.must("setting", "efface", "--version").output.strip()
-    values = {
+    values: dict[str, Any] = {
         "efface": versions,
         "network": "a tiny ResNet with random weights" if network is None else network.name,
         "photos": {
@@ -224,18 +226,29 @@ def main() -> None:
             "people": len({row["owner"] for row in rows if row["split"] != "test"}),
             "classes": len({row["label"] for row in rows}),
         },
-        "cpus": os.cpu_count(),
         "load_before": round(load, 1),
         "load_after": round(os.getloadavg()[0], 1),
-        **({} if args.note is None else {"note": args.note}),
-        **summary(clock.timed),
-        "steps": {part: _shown(ts, folder) for part, ts in clock.timed.items()},
     }
-    text = json.dumps(values, indent=1, ensure_ascii=False) + "\n"
-    if args.out is None:
-        print(text, end="")
-    else:
-        args.out.write_text(text, encoding="utf-8")
+    steps = {part: _shown(ts, folder) for part, ts in clock.timed.items()}
+    report(values, summary(clock.timed), steps, args)
+
+
+def report(
+    setting: dict[str, Any], found: dict[str, Any], steps: dict[str, Any], args: argparse.Namespace
+) -> None:
+    """Each deed beside scikit-learn's script, where that can do it."""
+    deeds = {name: pair for name, pair in found.items() if pair.get("efface") is not None}
+    both = {name: pair for name, pair in deeds.items() if pair[PEER] is not None}
+    Outcome(
+        name="first-hour",
+        question="How long do the README and the tutorial take, line by line, in an empty environment?",
+        setting=setting,
+        ours={name: pair["efface"] for name, pair in deeds.items()},
+        peers={f"{PEER}: {name}": pair[PEER] for name, pair in both.items()},
+        ratios={f"{PEER} / ours, {name}": p[PEER] / p["efface"] for name, p in both.items()},
+        notes=[] if args.note is None else [args.note],
+        details={**found, "steps": steps},
+    ).write(args.out)
 
 
 def _shown(timed: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import resource
 import subprocess
 import sys
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
 STEPS = ("train", "forget", "retrain")
 BLOCK = 4096  # rows that are made at once
 FORGOTTEN = 3  # the record that asks to be forgotten
+MOST_MIB = 2048
 
 
 def blocks(n: int, k: int, c: int) -> Iterator[Rows]:
@@ -157,11 +157,37 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     runs = [measure(n, args.features, args.classes, args.folder) for n in args.sizes]
-    machine = {"cores": os.cpu_count(), "load": [round(value, 1) for value in os.getloadavg()]}
-    text = json.dumps({"name": "out-of-core", "environment": machine, "runs": runs}, indent=1)
-    print(text)
-    if args.out:
-        args.out.write_text(text + "\n")
+    report(runs, {"features": args.features, "classes": args.classes}, args.out)
+
+
+def report(runs: list[dict[str, Any]], setting: dict[str, Any], out: Path | None) -> None:
+    """A request beside what it spares, and the most memory that anything took beside what it may."""
+    from outcome import Outcome
+
+    def taken(run: dict[str, Any], step: str) -> float:
+        return float(sum(run["steps"][step]["seconds"].values()))
+
+    def by_size(step: str, text: str = "") -> dict[str, float]:
+        return {f"{text}n = {run['n']}": taken(run, step) for run in runs}
+
+    again, peak = "sums made again from the rows on disk", max(run["peak_mib"] for run in runs)
+    ratios = {
+        f"{again} / ours, n = {r['n']}": taken(r, "retrain") / taken(r, "forget") for r in runs
+    }
+    Outcome(
+        name="out-of-core",
+        question="What do training and a request take with more records than memory holds?",
+        setting=setting,
+        ours={**by_size("forget"), **by_size("train", "training from rows, ")},
+        peers=by_size("retrain", f"{again}, "),
+        ratios=ratios,
+        limit={
+            "what": f"{MOST_MIB} MiB of memory, which no step may pass",
+            "mebibytes": MOST_MIB,
+            "fraction_reached": peak / MOST_MIB,
+        },
+        details={"runs": runs},
+    ).write(out)
 
 
 if __name__ == "__main__":

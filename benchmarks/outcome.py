@@ -14,7 +14,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -31,9 +31,9 @@ class Outcome:
     question: str
     setting: Mapping[str, Any]
     ours: Mapping[str, float]
-    peers: Mapping[str, float]
-    ratios: Mapping[str, float]
-    limit: Mapping[str, Any]
+    peers: Mapping[str, float] = field(default_factory=dict)
+    ratios: Mapping[str, float] = field(default_factory=dict)
+    limit: Mapping[str, Any] = field(default_factory=dict)
     unit: str = "seconds"
     notes: Sequence[str] = ()
     guards: Mapping[str, float] = field(default_factory=dict)
@@ -43,11 +43,34 @@ class Outcome:
     def write(self, out: Path | None) -> None:
         """As JSON on stdout, and in a file where one is named."""
         values = {"schema": SCHEMA, **asdict(self), "environment": environment()}
-        text = json.dumps(rounded(values), indent=1)
+        text = json.dumps(rounded(values), indent=1, ensure_ascii=False)
         print(text)
         if out is not None:
             out.parent.mkdir(parents=True, exist_ok=True)
-            out.write_text(text + "\n")
+            out.write_text(text + "\n", encoding="utf-8")
+
+
+def wrong_form(values: Any) -> list[str]:
+    """What keeps a file from being an outcome, in words; ``environment`` is null where it is not known."""
+    if not isinstance(values, dict) or values.get("schema") != SCHEMA:
+        return [f"its schema is not {SCHEMA}"]
+    names = {one.name for one in fields(Outcome)} | {"schema", "environment"}
+    found = [f"no {name}" for name in sorted(names - set(values))]
+    found += [f"{name} is no part of it" for name in sorted(set(values) - names)]
+    for name in ("ours", "peers", "ratios"):
+        numbers = values.get(name)
+        if not isinstance(numbers, dict) or not all(map(_is_number, numbers.values())):
+            found.append(f"{name} are not numbers by name")
+    if not values.get("ours"):
+        found.append("nothing of ours was measured")
+    limit = values.get("limit")
+    if limit and not {"what", "fraction_reached"} <= set(limit):
+        found.append("the limit does not say what it is, and how much of it was reached")
+    return found
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def missed(values: Mapping[str, Any]) -> list[str]:

@@ -13,10 +13,11 @@ import argparse
 import json
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from outcome import SCHEMA, missed
+from outcome import missed, wrong_form
 
 HERE = Path(__file__).parent
 Words = tuple[object, ...]
@@ -43,6 +44,11 @@ FULL: dict[str, tuple[str, Words]] = {
     "requests": ("compact_requests.py", ("--sizes", 1000, 10_000, 100_000)),
     "workspace": ("workspace.py", ("--sizes", 1000, 10_000)),
     "statistics": ("compact_statistics.py", ("--sizes", 1024, 4096, 8192)),
+    "growth-n": ("slopes.py", ("--axis", "n", "--sizes", 2000, 8000, 32_000, 128_000)),
+    "growth-k": ("slopes.py", ("--axis", "k", "--sizes", 1024, 2048, 4096, 8192)),
+    "growth-c": ("slopes.py", ("--axis", "c", "--sizes", 10, 40, 160, 640)),
+    "out-of-core": ("out_of_core.py", ("--sizes", 1_000_000, "--features", 2048)),
+    "shell": ("shell.py", ()),
 }
 PRESETS = {"quick": QUICK, "full": FULL}
 
@@ -68,10 +74,9 @@ def with_network(name: str, words: Words, args: argparse.Namespace) -> Words:
 
 def found(folder: Path) -> list[dict[str, Any]]:
     """The outcomes in a folder, in the order of the presets."""
-    names = (*FULL, *(f"growth-{axis}" for axis in "nkc"))  # of slopes.py, where somebody ran it
-    paths = [folder / f"{name}.json" for name in names]
+    paths = [folder / f"{name}.json" for name in FULL]
     read = [json.loads(path.read_text()) for path in paths if path.is_file()]
-    return [values for values in read if values.get("schema") == SCHEMA]
+    return [values for values in read if not wrong_form(values)]
 
 
 def main() -> None:
@@ -93,7 +98,8 @@ def main() -> None:
     from bench_page import page
 
     outcomes = found(args.out)
-    print(page(outcomes, args.preset).write(args.out / "index.html"))
+    made = page(outcomes, args.preset, datetime.now(UTC))
+    print(made.write(args.out / "index.html"))
     broken = [text for values in outcomes for text in missed(values)]
     for text in (*(f"{name} failed" for name in failed), *broken):
         print(text, file=sys.stderr)

@@ -30,6 +30,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from outcome import Outcome
 from PIL import Image
 from soak import CLASSES, person
 
@@ -293,12 +294,17 @@ def main() -> None:
         "nobody_named",
     )
     good = all(values[name] for name in held) and values["lost"] == 0
-    environment = {"efface": __version__, "torch": torch.__version__, "cpus": os.cpu_count()}
-    report = {"ok": good, **values, "seed": options.seed, "environment": environment}
-    text = json.dumps(report, indent=1)
-    print(text)
-    if options.out is not None:
-        options.out.write_text(text + "\n")
+    loaded, idle = (values["prediction_ms"][when]["p50"] for when in ("loaded", "idle"))
+    Outcome(
+        name="service-load",
+        question="Requests over HTTP, server and worker killed: is any lost, or done twice?",
+        setting={"requests": options.requests, "seed": options.seed, "efface": __version__},
+        unit="milliseconds of a prediction, median",
+        ours={"while requests come": loaded},
+        peers={"with nothing else to do": idle},
+        ratios={"with nothing else to do / ours": idle / loaded},
+        details={"ok": good, **values},
+    ).write(options.out)
     raise SystemExit(0 if good else 3)
 
 

@@ -11,7 +11,6 @@ request is a warm-up, and compiles Python's files, as an installation does.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -20,6 +19,8 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+from outcome import Outcome
 
 from efface import Workspace
 from efface.workspace.verify import all_checks
@@ -43,6 +44,9 @@ def ask(path: Path, owner: str) -> tuple[float, float]:
     whole = time.perf_counter() - start
     (inner,) = [line.split()[-1] for line in done.stdout.splitlines() if "seconds" in line]
     return whole, float(inner)
+
+
+WHOLE, WITHIN = "efface forget", "the request in it"
 
 
 def measured(images: int, features: int, classes: int, requests: int) -> dict[str, Any]:
@@ -71,16 +75,22 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     shape = {name: getattr(args, name) for name in ("images", "features", "classes", "requests")}
-    values = {
-        "setting": {**shape, "cpus": os.cpu_count(), "load_before": round(os.getloadavg()[0], 1)},
-        **({} if args.note is None else {"note": args.note}),
-        **measured(**shape),
-    }
-    text = json.dumps(values, indent=1) + "\n"
-    if args.out is None:
-        print(text, end="")
-    else:
-        args.out.write_text(text, encoding="utf-8")
+    load, found = round(os.getloadavg()[0], 1), measured(**shape)
+    whole, within = found["median_seconds"], found["median_of_the_request"]
+    Outcome(
+        name="shell",
+        question="How long does `efface forget` take, from the shell's fork to the program's end?",
+        setting={**shape, "load_before": load},
+        ours={WHOLE: whole, WITHIN: within},
+        ratios={f"{WITHIN} / the whole": within / whole},
+        limit={
+            "what": "the request alone, as the command says, once Python is up",
+            "seconds": within,
+            "fraction_reached": within / whole,
+        },
+        notes=[] if args.note is None else [args.note],
+        details=found,
+    ).write(args.out)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from outcome import Outcome
 
 from efface import __version__
 from efface.data.images import ArrayImage, digest_of
@@ -231,10 +232,15 @@ def main() -> None:
         or not values["sums_as_never_given_the_others"]
         or not values["requests_done"]
     )
-    environment = {"efface": __version__, "torch": torch.__version__, "cpus": os.cpu_count()}
-    report = {"ok": good, **values, "seed": options.seed, "environment": environment}
-    options.out.write_text(json.dumps(report, indent=1) + "\n")
-    print(json.dumps(report, indent=1))
+    counts = ("requests_asked", "requests_done", "loads", "kills", "writers_with_a_full_disk")
+    Outcome(
+        name="soak",
+        question="Six writers, readers, kills and a full disk: is anything lost, twice, or unreadable?",
+        setting={"minutes": options.minutes, "seed": options.seed, "efface": __version__},
+        unit="how many",
+        ours={name.replace("_", " "): values[name] for name in counts},
+        details={"ok": good, **values},
+    ).write(options.out)
     raise SystemExit(0 if good else 1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
 from collections.abc import Sequence
@@ -86,6 +87,7 @@ def ridge_from_rows(
 
 def explicit_jacobian(module: nn.Module, x: Tensor) -> Tensor:
     """J_i = ∂f(x_i; θ)/∂θ as one matrix, (n, c, d), the parameters in the module's own order."""
+    module = copy.deepcopy(module)  # torch.func leaves something of itself in tied weights
     params = {name: p.detach() for name, p in module.named_parameters()}
 
     def run(p: dict[str, Tensor]) -> Tensor:
@@ -94,6 +96,17 @@ def explicit_jacobian(module: nn.Module, x: Tensor) -> Tensor:
 
     parts = jacrev(run)(params)
     return torch.cat([parts[name].flatten(2) for name in params], dim=2)
+
+
+def pooled_products(slopes: Tensor, moved: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    """Σ_d B_ncd V_cd, (n, c), and Σ_n u_nc B_ncd, (c, d), number by number in float64."""
+    b, v, n, c = slopes.double(), moved.double(), len(slopes), slopes.shape[1]
+    forward = torch.stack([torch.stack([b[i, j] @ v[j] for j in range(c)]) for i in range(n)])
+    backward = torch.zeros(slopes.shape[1:], dtype=torch.float64)
+    for i in range(n):
+        for j in range(c):
+            backward[j] += float(u[i, j]) * b[i, j]
+    return forward, backward
 
 
 def ridge_loss(f: Tensor, jac: Tensor, y: Tensor, mu: float, w: Tensor) -> float:

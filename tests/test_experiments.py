@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import csv
 import importlib.metadata
+import importlib.util
 import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
+from datetime import UTC, datetime
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -19,6 +22,21 @@ from tests.places import ROOT
 import efface
 
 SOURCE = Path(efface.__file__).parents[1]  # a script gets the efface that is tested
+RESULTS = sorted((ROOT / "benchmarks/results").rglob("*.json"))
+
+
+def script(name: str) -> ModuleType:
+    """A benchmark's module, without its folder on the path."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"benchmarks/{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+outcome = script("outcome")
 
 
 def run(script: str, *words: object) -> str:
@@ -107,9 +125,22 @@ def test_benchmarks_have_one_form(script: str, words: tuple[object, ...]) -> Non
 
 
 def has_one_form(values: dict[str, Any]) -> None:
-    assert {"name", "ours", "peers", "ratios", "limit", "environment"} <= set(values)
-    assert values["ours"]
+    assert outcome.wrong_form(values) == []
+    assert values["environment"]["cpus"]
     assert values["limit"]["fraction_reached"] > 0
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.name)
+def test_every_result_has_the_one_form(path: Path) -> None:
+    values = json.loads(path.read_text(encoding="utf-8"))
+    assert outcome.wrong_form(values) == []
+    assert outcome.wrong_form({**values, "ours": {}}) == ["nothing of ours was measured"]
+    del values["ratios"]
+    assert outcome.wrong_form({**values, "seconds": 1}) == [
+        "no ratios",
+        "seconds is no part of it",
+        "ratios are not numbers by name",
+    ]
 
 
 def test_benchmarks_are_drawn_and_a_guard_that_is_not_kept_is_said(tmp_path: Path) -> None:
@@ -127,6 +158,8 @@ def test_benchmarks_are_drawn_and_a_guard_that_is_not_kept_is_said(tmp_path: Pat
     assert name in done.stderr
     page = (tmp_path / "index.html").read_text()
     assert values["question"] in page
+    assert f"{datetime.now(UTC):%Y-%m-%d}" in page.partition("<section")[0]
+    assert values["environment"]["processor"] in page.partition("<section")[0]
     assert "<svg" in page
 
 
@@ -156,6 +189,8 @@ def test_every_benchmark_is_listed_and_those_that_make_bench_runs_are_marked() -
 def test_the_shell_is_timed_from_outside(tmp_path: Path) -> None:
     words = ("--images", 60, "--features", 40, "--classes", 3, "--requests", 2)
     values = json.loads(run("benchmarks/shell.py", *words))
+    has_one_form(values)
+    values = values["details"]
     assert len(values["seconds"]) == 2
     assert values["least_seconds"] <= values["median_seconds"] <= values["most_seconds"]
     assert 0 < values["median_of_the_request"] < values["median_seconds"]
@@ -163,10 +198,10 @@ def test_the_shell_is_timed_from_outside(tmp_path: Path) -> None:
 
 def test_the_seconds_from_the_shell_are_those_that_were_measured() -> None:
     text = (ROOT / "benchmarks/results/shell.json").read_text(encoding="utf-8")
-    values = json.loads(text)
+    requests, values = (json.loads(text)[name] for name in ("setting", "details"))
     said = (
         f"takes {values['median_seconds']:.2f} s",
-        f"median of {values['setting']['requests']}, "
+        f"median of {requests['requests']}, "
         f"{values['least_seconds']:.2f} to {values['most_seconds']:.2f}",
     )
     for page in ("README.md", "benchmarks/README.md"):
@@ -177,7 +212,7 @@ def test_the_seconds_from_the_shell_are_those_that_were_measured() -> None:
 def test_the_exports_on_the_page_are_those_that_were_measured() -> None:
     text = (ROOT / "benchmarks/results/exports.json").read_text(encoding="utf-8")
     page = (ROOT / "docs/serving.md").read_text(encoding="utf-8")
-    for name, found in json.loads(text)["formats"].items():
+    for name, found in json.loads(text)["details"]["formats"].items():
         size, seconds = f"{found['megabytes']} MB", f"{found['seconds']} s"
         assert f"| `--{name}` | {size} | {seconds} | {found['ran_with']} |" in page
         assert found["bit_equal"] is True

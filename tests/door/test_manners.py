@@ -132,7 +132,7 @@ def test_the_tools_that_choose_models_work() -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"device": "cuda"}, "there is no device 'cuda' .yet.. Fix: use one of 'auto', 'cpu'"),
+        ({"device": "tpu"}, "there is no device 'tpu'. Fix: use auto, cuda, mps or cpu"),
         ({"device": None}, "there is no device None"),
         ({"features": 0}, "user.features should be greater than"),
         ({"user": "linear"}, "user.kind should be 'compact' or 'tangent'"),

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 
 import pytest
 import torch
 from tests import cases
+from tests.devices import DEVICES
 from tests.linear.test_operator import CLOSE, vector
-from tests.reference import explicit_jacobian
+from tests.reference import explicit_jacobian, pooled_products
 from torch import Tensor
 
+from efface.linear import pooled as pooling
 from efface.linear.frozen import FrozenLayer, final_names
 from efface.linear.layers import Chain
 from efface.linear.operator import TangentOperator
-from efface.linear.pooled import PooledLayer
+from efface.linear.pooled import (
+    PooledLayer,
+    SlopesOfSome,
+    rows_times,
+    rows_times_at_once,
+    weighted_sum,
+    weighted_sum_at_once,
+)
+from efface.network.device import CPU, Placement
 from efface.network.tail import Layout
 from efface.parts.tangent.problem import RidgeProblem
 
@@ -34,15 +44,20 @@ def columns(name: str) -> Tensor:
     return jac[:, :, marked]
 
 
-def final(name: str, *, fast: bool = True) -> TangentOperator:
+def final(name: str, *, fast: bool = True, device: torch.device = CPU) -> TangentOperator:
     tail = cases.tail(name)
-    return TangentOperator(tail, names=final_names(tail), fast=fast)
+    return TangentOperator(tail, names=final_names(tail), fast=fast, place=Placement(device))
 
 
+@pytest.mark.parametrize("device", [CPU, *DEVICES], ids=str)
 @every_case
 @pytest.mark.parametrize("form", ["fast", "lean", "opaque"])
-def test_products_are_columns_of_the_explicit_jacobian(name: str, form: str) -> None:
-    operator, jac = final(name, fast=form != "opaque"), columns(name)
+def test_products_are_columns_of_the_explicit_jacobian(
+    name: str, form: str, device: torch.device
+) -> None:
+    if device.type == "mps":
+        pytest.skip("tangents need float64")
+    operator, jac = final(name, fast=form != "opaque", device=device), columns(name)
     x = cases.BY_NAME[name].inputs()
     batch = operator.prepare(x, torch.float64, lean=form == "lean")
     assert operator.d == jac.shape[2]
@@ -79,6 +94,37 @@ def test_a_resnet_is_pooled_where_memory_allows_it_and_saves_less_elsewhere() ->
     assert (saved.layer, operator.prepare(x, lean=True).layer) == (pooled, lean)
     numbers = operator.pooled_numbers + cases.NUM_CLASSES + _head_width()
     assert saved.num_bytes // len(x) == 4 * numbers
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("some", [False, True], ids=["all samples", "some where they lie"])
+def test_products_at_once_and_sample_by_sample_are_the_sums(dtype: torch.dtype, some: bool) -> None:
+    """A card makes them at once, a processor sample by sample; of slopes in any precision."""
+    whole = vector(7 * 5 * 11).view(7, 5, 11).to(dtype)
+    index = torch.tensor([6, 0, 3]) if some else torch.arange(7)
+    pooled = SlopesOfSome(whole, index) if some else whole
+    moved, u = vector(55, 2).view(5, 11), vector(5 * len(index), 3).view(-1, 5)
+    forward, backward = pooled_products(whole[index], moved, u)
+    for product in (rows_times, rows_times_at_once):
+        torch.testing.assert_close(product(pooled, moved), forward, **CLOSE)
+    for product in (weighted_sum, weighted_sum_at_once):
+        torch.testing.assert_close(product(pooled, u), backward, **CLOSE)
+
+
+@pytest.mark.parametrize("device", [CPU, *DEVICES], ids=str)
+def test_on_another_device_products_are_made_at_once(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[bool] = []
+    for at_once, name in ((False, "rows_times"), (True, "rows_times_at_once")):
+        real = getattr(pooling, name)
+        spy = partial(
+            lambda real, at_once, *given: used.append(at_once) or real(*given), real, at_once
+        )
+        monkeypatch.setattr(pooling, name, spy)
+    operator, x = final(KEPT, device=device), cases.BY_NAME[KEPT].inputs(2)
+    operator.jvp(operator.prepare(x, torch.float32), vector(operator.d))
+    assert used == [device != CPU]
 
 
 def _head_width() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from functools import cache
 
@@ -159,6 +160,17 @@ def test_vectors_of_the_wrong_length_are_refused() -> None:
         operator.jvp(batch, torch.zeros(operator.d + 1))
 
 
+def test_products_leave_a_module_as_it_was() -> None:
+    """Also one that is used twice: it can be copied to a device afterwards."""
+    tail = copy.deepcopy(cases.tail("tied weights"))
+    operator, before = TangentOperator(tail), copy.deepcopy(tail.state_dict())
+    batch = operator.prepare(cases.BY_NAME["tied weights"].inputs(), torch.float64)
+    operator.product(batch, vector(operator.d))
+    assert all(type(p) is nn.Parameter for p in tail.parameters())
+    after = copy.deepcopy(tail).state_dict()
+    assert all(torch.equal(after[name], before[name]) for name in before)
+
+
 # --- which form is used ---------------------------------------------------------------------------
 
 
@@ -172,7 +184,7 @@ def test_resnet_blocks_take_the_fast_path_throughout() -> None:
     found = kinds(lower(cases.tail("resnet bottleneck")))
     assert {Chain, ResidualLayer, NormedConvLayer, LeakyLayer, LinearLayer} <= found
     assert not {OpaqueLayer, AffineLayer} & found
-    plain = kinds(lower(cases.tail("resnet bottleneck"), winograd=False))
+    plain = kinds(lower(cases.tail("resnet bottleneck"), winograd=False, merged=False))
     assert {ConvLayer, AffineLayer} <= plain
     assert NormedConvLayer not in plain
 

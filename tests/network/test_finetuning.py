@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from tests.cases import blobs, named_sequential, records_of, tiny, tiny_records
+from tests.devices import every_device
 from tests.reference import plain_fine_tuning
 from torch import Tensor
 
@@ -22,6 +23,7 @@ from efface.data.records import Records
 from efface.digests import tensors_digest
 from efface.errors import BackboneError, EffaceError, FormatError, RecordError
 from efface.network.backbone import Backbone, load_backbone
+from efface.network.device import CPU
 from efface.network.finetuning import Diverged, FineTuning, Tuned, at_size, fine_tune, network_of
 
 GRAY = Preprocess(0, 0, 1, (0.5,), (0.5,))
@@ -75,6 +77,27 @@ def test_it_is_the_plain_loop(change: dict[str, object]) -> None:
         # float32 sums in another order, through 15 steps
         torch.testing.assert_close(value, weights[name], rtol=1e-4, atol=1e-6)
     assert tuned.losses == pytest.approx(losses, rel=1e-5)
+
+
+@every_device
+def test_on_another_device_it_is_the_same_but_for_rounding_and_comes_back(
+    device: torch.device, tmp_path: Path
+) -> None:
+    records = tiny_records(22)
+    with pytest.raises(Killed):
+        fine_tune(backbone(), records, QUICK, folder=tmp_path, device=device, progress=killed_in(3))
+    with pytest.raises(FormatError, match="device"):
+        fine_tune(backbone(), records, QUICK, folder=tmp_path)
+    there = fine_tune(backbone(), records, QUICK, folder=tmp_path, device=device)
+    here = fine_tune(backbone(), records, QUICK)
+    weights = here.network.state_dict()
+    steps = [t for step in there.backbone.steps for t in step.module.state_dict().values()]
+    assert {t.device for t in (*there.network.state_dict().values(), *steps)} == {CPU}
+    for name, value in there.network.state_dict().items():
+        torch.testing.assert_close(value, weights[name], rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(
+        there.logits(records, QUICK), here.logits(records, QUICK), rtol=1e-3, atol=1e-3
+    )
 
 
 def test_a_tiny_network_learns_and_its_weights_are_its_own() -> None:

@@ -14,6 +14,7 @@ import torch
 from scipy.special import softmax
 from sklearn.metrics import log_loss
 from tests import cases
+from tests.devices import every_device, watched
 
 from efface.arithmetic.choice import Arithmetic, choose_form
 from efface.arithmetic.integer.form import IntegerForm
@@ -167,6 +168,19 @@ def test_candidates_are_every_rate_with_every_length() -> None:
 
 
 # --- the core -------------------------------------------------------------------------------------
+
+
+@every_device
+def test_trials_are_made_on_the_device_and_say_the_same(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short, records = [replace(GOOD, epochs=2)], core_records(40)
+    here = choose_tuning(backbone(), records, short)
+    used = watched(monkeypatch)
+    there = choose_tuning(backbone(), records, short, device=device)
+    assert used == {device}
+    for one, other in zip(here.trials, there.trials, strict=True):
+        assert other.loss == pytest.approx(one.loss, rel=1e-2)  # floats in another order
 
 
 def test_a_core_of_a_fine_tuned_network_needs_no_other_files(tmp_path: Path) -> None:

@@ -8,12 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tests import cases
 from tests.photos import write_photos
 from typer.testing import CliRunner, Result
 
 from efface.cli import app
+from efface.data.preprocess import Preprocess
+from efface.network.backbone import load_backbone
 from efface.network.checkpoint import Checkpoint
+from efface.network.device import CPU, TWIN
+from efface.pipeline import tuning
 from efface.pipeline.config import load_config
 from efface.pipeline.estimate import Speed, _tuning_seconds
 from efface.pipeline.tuning import TuningFolder
@@ -52,6 +57,20 @@ def chosen_to_be(monkeypatch: pytest.MonkeyPatch, trial: int) -> None:
     from efface.network.tuning_choice import TuningChoice
 
     monkeypatch.setattr(TuningChoice, "best", property(lambda self: self.trials[trial]))
+
+
+def test_fine_tuning_runs_where_the_settings_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[torch.device] = []
+    monkeypatch.setattr(tuning, "tuned_backbone", lambda *_, device, **__: seen.append(device))
+    gray = Preprocess(0, 0, 1, (0.5,), (0.5,))
+    backbone, records = (
+        load_backbone(cases.named_sequential(), preprocess=gray),
+        cases.tiny_records(),
+    )
+    for name in ("cpu", "cpu:0"):
+        config = load_config(None, {"data.spec": "digits", "core.device": name})
+        tuning.fine_tuned(config, backbone, records)
+    assert seen == [CPU, TWIN]
 
 
 def test_a_tuned_core_needs_no_other_file_and_forgets_exactly(

@@ -21,7 +21,9 @@ from efface.cli import app
 from efface.commands.reproduce import FIGURE
 from efface.data.records import Records
 from efface.errors import EffaceError
+from efface.network.device import TWIN
 from efface.parts.tangent.primal import SharedRows
+from efface.parts.tangent.user import TangentUser
 from efface.reproduce import procedures
 from efface.reproduce.bench import Bench, limited
 from efface.reproduce.catalog import FIGURES
@@ -45,6 +47,24 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def small_bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     cache = tmp_path_factory.mktemp("bench")
     return Bench("digits", "cnn", PRESETS["tiny"], cache, say=lambda text: None)
+
+
+def test_reproduce_computes_where_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_bench: Bench
+) -> None:
+    benches: list[Bench] = []
+
+    def caught(bench: Bench, *rest: object) -> None:
+        benches.append(bench)
+        raise EffaceError("that is enough.", "")
+
+    monkeypatch.setattr("efface.reproduce.run.measure", caught)
+    words = ["reproduce", "speed", "--preset", "tiny", "--device", "cpu:0", "--out", str(tmp_path)]
+    RUNNER.invoke(app, words)
+    (bench,) = benches
+    core = bench.new_core()
+    assert core.place.device == TangentUser(core).operator.device == TWIN
+    assert bench.settings == small_bench.settings | {"device": "cpu:0"}
 
 
 def results(folder: Path, figure: str) -> dict:

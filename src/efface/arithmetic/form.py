@@ -98,6 +98,10 @@ class Form(ABC):
     def fit_projection(self, projection: Projection, activations: Tensor) -> None:
         """Take note of the bases, and of what calibration samples reach in them."""
 
+    @abstractmethod
+    def settle(self, projection: Projection) -> None:
+        """Test the core's device before it is used, where the form promises anything of it."""
+
     @property
     def settings(self) -> dict[str, Any]:
         """What it needs beyond the core, for JSON."""
@@ -172,6 +176,9 @@ class FloatForm(Form):
 
     def fit_projection(self, projection: Projection, activations: Tensor) -> None:
         pass  # floats need no steps
+
+    def settle(self, projection: Projection) -> None:
+        pass  # nor are they the same on two devices
 
     def cache(self, beside: ActivationCache) -> ActivationCache:
         return beside  # a cache of another core is refused where it is read

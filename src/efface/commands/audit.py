@@ -9,7 +9,15 @@ import typer
 
 from efface.commands.display import mode_for, show
 from efface.commands.forget import WorkspacePath
-from efface.commands.output import AbsolutePaths, JsonFlag, TrustModule, finish, plain, table
+from efface.commands.output import (
+    AbsolutePaths,
+    DeviceName,
+    JsonFlag,
+    TrustModule,
+    finish,
+    plain,
+    table,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,6 +42,7 @@ def audit(
     seed: Annotated[int, typer.Option(help="Of all random choices.")] = 0,
     out: Annotated[Path, typer.Option(help=OUT)] = Path("efface-audit"),
     absolute_paths: AbsolutePaths = False,
+    device: DeviceName = "cpu",
     trust_module: TrustModule = None,
     json: JsonFlag = False,
 ) -> None:
@@ -51,7 +60,8 @@ def audit(
     with show("audit", mode_for(as_json=json)) as progress:
         asked, test = read(opened, data, owner, id_, absolute_paths=absolute_paths)
         settings = Settings(seeds=1, worlds=worlds, canaries=canaries, seed=seed)
-        values = run(opened, asked, test, settings, out, progress, owners=owner or ())
+        words: dict[str, Any] = {"owners": owner or (), "device": device}
+        values = run(opened, asked, test, settings, out, progress, **words)
     finish(values, as_json=json, render=lambda console: _render(console, values))
     if not values["ok"]:
         raise typer.Exit(3)

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from efface.commands.display import mode_for, show
-from efface.commands.output import JsonFlag, ModelPath, TrustModule, finish, plain, table, warn
+from efface.commands.output import (
+    DeviceName,
+    JsonFlag,
+    ModelPath,
+    TrustModule,
+    finish,
+    plain,
+    table,
+    warn,
+)
 from efface.commands.whom import Cohort, Everything, Id, Ids, Label, Owner, named_by
 
 if TYPE_CHECKING:
@@ -77,6 +86,7 @@ def join(
     minimum_people: Annotated[
         int, typer.Option(min=1, help="Refuse to send sums of fewer people.")
     ] = FEW,
+    device: DeviceName = "cpu",
     trust_module: TrustModule = None,
     json: JsonFlag = False,
 ) -> None:
@@ -92,7 +102,7 @@ def join(
     from efface.workspace.published import load
 
     _require_new(message)
-    loaded = load(model, module=trusted_module(trust_module))
+    loaded = load(model, module=trusted_module(trust_module), device=device)
     records = read_labelled(loaded, model, data, "user")
     invited = Invitation.load(invitation)
     with show("join", mode_for(as_json=json)) as progress:

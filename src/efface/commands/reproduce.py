@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from efface.commands.output import JsonFlag, finish
+from efface.commands.output import DeviceName, JsonFlag, finish
 
 EXAMPLES = """\
 Example: [bold]efface reproduce all --data digits[/bold]
@@ -43,6 +43,7 @@ def reproduce(
         float | None,
         typer.Option(min=0.1, help="GiB for prepared samples. Default: 60 % of what is free."),
     ] = None,
+    device: DeviceName = "cpu",
     draw_only: Annotated[
         bool, typer.Option("--draw-only", help="Measure nothing: draw what OUT holds.")
     ] = False,
@@ -66,7 +67,8 @@ def reproduce(
         say = _quiet if json else _say
         size = resolve(preset, backbone, limit=limit, side=side, seeds=seeds)
         most = room() if memory is None else int(memory * 2**30)
-        bench = Bench(data, backbone, size, cache or where / "cache", memory=most, say=say)
+        options: dict[str, Any] = {"memory": most, "device": device, "say": say}
+        bench = Bench(data, backbone, size, cache or where / "cache", **options)
         measure(bench, figures, where, say)
     values = present(where)
     finish(

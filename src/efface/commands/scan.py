@@ -11,6 +11,7 @@ import typer
 from efface.commands.forget import WorkspacePath
 from efface.commands.output import (
     AbsolutePaths,
+    DeviceName,
     JsonFlag,
     TrustModule,
     cell,
@@ -43,6 +44,7 @@ def scan(
     ] = None,
     image: Annotated[list[Path] | None, typer.Option(help="An image file; repeatable.")] = None,
     absolute_paths: AbsolutePaths = False,
+    device: DeviceName = "cpu",
     trust_module: TrustModule = None,
     json: JsonFlag = False,
 ) -> None:
@@ -66,6 +68,7 @@ def scan(
         owners=owner or [],
         digests=digest or [],
         module=trusted_module(trust_module),
+        device=device,
     )
     for text in found.not_searched:
         warn(f"not searched for {text}")

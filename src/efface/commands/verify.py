@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from efface.commands.output import AbsolutePaths, JsonFlag, TrustModule, cell, finish, plain, table
+from efface.commands.output import (
+    AbsolutePaths,
+    DeviceName,
+    JsonFlag,
+    TrustModule,
+    cell,
+    finish,
+    plain,
+    table,
+)
 from efface.errors import EffaceError
 
 if TYPE_CHECKING:
@@ -55,6 +64,7 @@ def verify(
     timestamp: Annotated[Path | None, typer.Option(help=STAMP)] = None,
     tsa_cert: Annotated[Path | None, typer.Option(help=AUTHORITY)] = None,
     absolute_paths: AbsolutePaths = False,
+    device: DeviceName = "cpu",
     trust_module: TrustModule = None,
     json: JsonFlag = False,
 ) -> None:
@@ -74,7 +84,7 @@ def verify(
         checks, workspace = [], workspace or what
     if workspace is not None:
         options: dict[str, Any] = {"retrain": retrain, "images": from_images}
-        options["absolute_paths"] = absolute_paths
+        options |= {"absolute_paths": absolute_paths, "device": device}
         checks += _of_workspace(workspace, trust_module, values, **options)
     elif retrain or from_images is not None:
         raise EffaceError("only a model can be trained again.", "give --workspace MODEL, too.")

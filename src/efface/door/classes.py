@@ -17,6 +17,7 @@ import numpy as np
 from efface.data.records import Records
 from efface.model.mixed_linear import MixedLinear
 from efface.network.core import Core
+from efface.network.device import Placement
 from efface.parts.compact.rows import Rows
 from efface.parts.part import require_training_data
 from efface.parts.table import part_named
@@ -56,6 +57,7 @@ def _core_with(core: Core, index: list[int]) -> Core:
         mirror=core.mirror,
         seed=core.seed,
     )
+    made.place = Placement(core.place.device)
     tensors = {**core.tensors, **core.statistics}
     head = next(name for name, module in core.tail.named_modules() if module is core.tail.head)
     for name in (f"tail.{head}.weight", f"tail.{head}.bias"):

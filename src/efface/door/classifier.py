@@ -29,6 +29,7 @@ from efface.door.settings import (
 from efface.errors import EffaceError
 from efface.export.hub import from_pretrained, push_to_hub
 from efface.guarantee.certificates import Certificate, Guarantee
+from efface.network.device import device_named
 from efface.parts.table import part_named
 from efface.pipeline.config import Config, to_toml
 from efface.progress import Progress
@@ -72,7 +73,8 @@ class ForgettingClassifier(Questions, ClassifierMixin, BaseEstimator):
         preprocess: how images are prepared, an ``efface.Preprocess``. Default: as the network says.
         skip_bad: set unreadable images aside instead of stopping.
         seed: of the core split and of core training.
-        device: ``auto`` or ``cpu``.
+        device: where the network is computed: ``auto`` (the fastest that is there), ``cuda`` (one of several
+            is ``cuda:1``), ``mps`` or ``cpu``. In integers the outcome is the same, or it is refused.
 
     **Core data** (``fit(…, core=…)`` or ``core_fraction``) trains the network's head and chooses scales and
     ridge. It makes the model better, and it is *never forgotten*: a request of somebody who is in it is
@@ -281,7 +283,7 @@ class ForgettingClassifier(Questions, ClassifierMixin, BaseEstimator):
             allow_reingest=allow_reingest,
             forgotten=sorted(home.forgotten),
         )
-        self._home = Folder(workspace, home.from_labels)
+        self._home = Folder(workspace, home.from_labels, str(self.device))
         return self
 
     def _to_save(self, home: Home) -> Config:
@@ -294,23 +296,26 @@ class ForgettingClassifier(Questions, ClassifierMixin, BaseEstimator):
         return self._settings.model_copy(update={"data": data})
 
     @classmethod
-    def load(cls, path: Path | str, *, module: nn.Module | None = None) -> ForgettingClassifier:
+    def load(
+        cls, path: Path | str, *, module: nn.Module | None = None, device: str = "auto"
+    ) -> ForgettingClassifier:
         """The classifier that lives in this folder, written by :meth:`save` or by ``efface train``.
 
         ``module`` is needed only if the backbone was an ``nn.Module``, or code. A request that was cut
-        short by a crash is finished first.
+        short by a crash is finished first. ``device`` is where its network is computed from now on.
         """
+        device_named(device)
         workspace = Workspace.open(path, module=module)
         config = saved_settings(workspace.inventory.base)
         if config is None:  # made with Workspace.create
-            self, from_labels, integer = cls(), False, False
+            self, from_labels, integer = cls(device=device), False, False
         else:
-            self = cls(**params_of(config))
+            self = cls(**params_of(config), device=device)
             integer = config.data.label_type == "integer"
             from_labels = config.data.spec == PYTHON and config.data.classes is None
         self.backbone = self.backbone if module is None else module
         self._kind = LabelKind(integer)
-        self._home = Folder(workspace, from_labels)
+        self._home = Folder(workspace, from_labels, str(device))
         names = self.classes_.tolist()  # reads the model: what is wrong with it is said now
         self.classes = None if from_labels else names
         self._settings = self._config if config is None else config
@@ -325,10 +330,16 @@ class ForgettingClassifier(Questions, ClassifierMixin, BaseEstimator):
 
     @classmethod
     def from_pretrained(
-        cls, name: Path | str, *, revision: str | None = None, module: nn.Module | None = None
+        cls,
+        name: Path | str,
+        *,
+        revision: str | None = None,
+        module: nn.Module | None = None,
+        device: str = "auto",
     ) -> ForgettingClassifier:
         """A copy that predicts, from a folder or a hub (OWNER/NAME): it cannot forget, its workspace can."""
-        self, model = cls(), from_pretrained(name, revision=revision, module=module)
+        options: dict[str, Any] = {"module": module, "device": device}
+        self, model = cls(device=device), from_pretrained(name, revision=revision, **options)
         self.backbone = self.backbone if module is None else module
         self._kind, self._home, self._settings = LabelKind(False), Copy(model), self._config
         self.classes = list(model.classes)

@@ -118,10 +118,13 @@ class Memory(Home):
 
 
 class Folder(Home):
-    """A workspace. The model for predictions is read anew when somebody has published another release."""
+    """A workspace. The model for predictions is read anew when somebody has published another release.
 
-    def __init__(self, workspace: Workspace, from_labels: bool) -> None:
-        self.workspace, self.from_labels = workspace, from_labels
+    ``device`` is where its network is computed.
+    """
+
+    def __init__(self, workspace: Workspace, from_labels: bool, device: str = "cpu") -> None:
+        self.workspace, self.from_labels, self.device = workspace, from_labels, device
         self._served: tuple[Current, MixedLinear] | None = None
         if from_labels:  # by `efface forget`, or by a process that was cut short
             self._drop_empty()
@@ -130,7 +133,8 @@ class Folder(Home):
     def model(self) -> MixedLinear:
         published = self.workspace.inventory.current
         if self._served is None or self._served[0] != published:
-            model = load(self.workspace.path, module=self.workspace.inventory.module)
+            module = self.workspace.inventory.module
+            model = load(self.workspace.path, module=module, device=self.device)
             self._served = published, model
         return self._served[1]
 
@@ -194,7 +198,8 @@ class Folder(Home):
     def add(
         self, records: Records, *, allow_reingest: bool, progress: Progress | None
     ) -> Certificate | None:
-        result = self.workspace.add(records, allow_reingest=allow_reingest, progress=progress)
+        options: dict[str, Any] = {"device": self.device, "progress": progress}
+        result = self.workspace.add(records, allow_reingest=allow_reingest, **options)
         return result.certificate
 
 

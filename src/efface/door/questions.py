@@ -27,6 +27,7 @@ class Questions(ABC):
 
     backbone: Any
     classes: Any
+    device: Any
 
     @property
     @abstractmethod
@@ -50,7 +51,8 @@ class Questions(ABC):
         """
         shown = images if images is None or isinstance(images, str) else self._named(images)
         opened = self._looked_at()
-        checks = list(all_checks(opened, retrain=retrain, images=shown))
+        options: dict[str, Any] = {"images": shown, "device": str(self.device)}
+        checks = list(all_checks(opened, retrain=retrain, **options))
         return {
             "workspace": str(opened.path),
             "release": opened.number,
@@ -67,7 +69,8 @@ class Questions(ABC):
         owners = [] if owner is None else [str(owner)]
         names = [ids] if isinstance(ids, str) else [str(value) for value in ids]
         wanted = {"records": records, "owners": owners, "ids": names, "digests": digests}
-        found = look(folder.path, module=folder.inventory.module, **wanted)
+        options: dict[str, Any] = {"module": folder.inventory.module, "device": str(self.device)}
+        found = look(folder.path, **options, **wanted)
         return {
             "workspace": str(folder.path),
             "clean": found.clean,
@@ -100,7 +103,8 @@ class Questions(ABC):
         settings = Settings(seeds=1, worlds=worlds, canaries=canaries, seed=seed)
         opened = self._looked_at()
         asked, test = auditing.read(opened, data, owners, names)
-        return auditing.run(opened, asked, test, settings, Path(out), owners=owners or ())
+        options: dict[str, Any] = {"owners": owners or (), "device": str(self.device)}
+        return auditing.run(opened, asked, test, settings, Path(out), **options)
 
     def compare(
         self,

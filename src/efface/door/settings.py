@@ -14,6 +14,8 @@ from efface.linear.solution import Status
 from efface.model.mixed_linear import MixedLinear
 from efface.network.backbone import Backbone, load_backbone
 from efface.network.core import Core
+from efface.network.device import device_named
+from efface.parts.table import place_for
 from efface.pipeline.config import Config, load_config
 from efface.pipeline.train import Training
 from efface.progress import Progress
@@ -21,7 +23,6 @@ from efface.progress import Progress
 PYTHON = (
     "python"  # the data of a model that a program trained: not a folder that could be read again
 )
-DEVICES = ("auto", "cpu")
 WHERE = {  # parameter of the classifier -> key of the settings
     "core_fraction": "data.core_fraction",
     "skip_bad": "data.skip_bad",
@@ -38,18 +39,17 @@ WHERE = {  # parameter of the classifier -> key of the settings
 
 def settings_of(params: dict[str, Any]) -> Config:
     """The settings that these parameters are; a value that cannot be is an error that names it."""
-    if params["device"] not in DEVICES:
-        fix = f"use one of {', '.join(map(repr, DEVICES))}."
-        raise EffaceError(f"there is no device {params['device']!r} (yet).", fix)
+    device_named(params["device"])
     values = {key: params[name] for name, key in WHERE.items()}
     backbone, seed = params["backbone"], params["seed"]
     values |= {"data.spec": PYTHON, "data.seed": seed, "core.seed": seed}
+    values["core.device"] = str(params["device"])
     values["core.backbone"] = backbone if isinstance(backbone, str) else "module"
     return load_config(None, values)
 
 
 def params_of(config: Config) -> dict[str, Any]:
-    """The parameters that these settings are."""
+    """The parameters that these settings are, but for the device: that is the machine's."""
     tables = config.model_dump()
     found = {
         name: tables[section][key]
@@ -86,6 +86,7 @@ def trained(
         mirror=settings.mirror,
         seed=settings.seed,
     )
+    core.place = place_for(config.user.kind, settings.device)
     if not len(records.core) and backbone.spec == "cnn":
         fix = "give core=(images, labels) or core_fraction=0.3, or start from a pretrained network."
         raise EffaceError("no core data, and the built-in network knows nothing yet.", fix)

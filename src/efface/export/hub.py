@@ -66,18 +66,23 @@ def _delete_old(api: Any, repo_id: str, kept: set[str]) -> None:
 
 
 def from_pretrained(
-    name: Path | str, *, revision: str | None = None, module: nn.Module | None = None
+    name: Path | str,
+    *,
+    revision: str | None = None,
+    module: nn.Module | None = None,
+    device: str | None = None,
 ) -> MixedLinear:
     """A model to predict with, from a folder or, if there is none of that name, from a hub (OWNER/NAME).
 
     Files are data: JSON and safetensors are read and checked against their digests, and no code that they
     name is run; ``module`` is the network of a model made of code of yours. It cannot forget: it is a copy,
-    without anybody's rows. Whoever has the workspace can, and publishes the next one.
+    without anybody's rows. Whoever has the workspace can, and publishes the next one. ``device`` is where its
+    network is computed, the CPU by default.
     """
     folder = Path(name)
     if not folder.is_dir():
         folder = _fetched(str(name), revision)
-    return load(folder, module=module)
+    return load(folder, module=module, device=device)
 
 
 def _fetched(name: str, revision: str | None) -> Path:

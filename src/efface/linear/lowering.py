@@ -35,10 +35,13 @@ POINTWISE = (
 )
 
 
-def lower(module: nn.Module, prefix: str = "", *, winograd: bool = True) -> Layer:
+def lower(
+    module: nn.Module, prefix: str = "", *, winograd: bool = True, merged: bool = True
+) -> Layer:
     """The linearised form of ``module``; whatever has no fast form becomes an OpaqueLayer.
 
-    ``winograd=False`` leaves convolutions plain sums of products, and BatchNorms layers of their own.
+    ``winograd=False`` leaves convolutions plain sums of products, ``merged=False`` BatchNorms layers of their
+    own.
 
     Types are compared exactly: a subclass may compute something else (timm's BatchNormAct2d).
     """
@@ -46,7 +49,7 @@ def lower(module: nn.Module, prefix: str = "", *, winograd: bool = True) -> Laye
         return OpaqueLayer(module, prefix)
     if type(module) is MirroredTail:
         *steps, head = [
-            lower(child, f"{prefix}{name}.", winograd=winograd)
+            lower(child, f"{prefix}{name}.", winograd=winograd, merged=merged)
             for name, child in module._modules.items()
         ]
         return Chain([ViewsLayer(Chain(steps), VIEWS), head])
@@ -57,12 +60,13 @@ def lower(module: nn.Module, prefix: str = "", *, winograd: bool = True) -> Laye
             for name, child in module._modules.items()
             if child is not None
         ]
-        return Chain(_lower_chain(children, winograd))
+        return Chain(_lower_chain(children, winograd, merged))
     if type(module) is blocks.Residual:
         parts = (module.body, module.shortcut, module.activation)
         names = ("body", "shortcut", "activation")
         lowered = [
-            lower(m, f"{prefix}{n}.", winograd=winograd) for m, n in zip(parts, names, strict=True)
+            lower(m, f"{prefix}{n}.", winograd=winograd, merged=merged)
+            for m, n in zip(parts, names, strict=True)
         ]
         return ResidualLayer(*lowered)
     if type(module) is nn.Conv2d and _is_plain(module):
@@ -75,20 +79,23 @@ def lower(module: nn.Module, prefix: str = "", *, winograd: bool = True) -> Laye
     return _lower_parameterless(module) or OpaqueLayer(module, prefix)
 
 
-def _lower_chain(children: list[tuple[str, nn.Module]], fast: bool) -> list[Layer]:
+def _lower_chain(
+    children: list[tuple[str, nn.Module]], winograd: bool, merged: bool
+) -> list[Layer]:
     """One layer each, but a convolution and its frozen BatchNorm are one (``NormedConvLayer``)."""
     layers: list[Layer] = []
     rest = list(children)
     while rest:
         (name, child), *rest = rest
         following = rest[0] if rest else None
-        if fast and following is not None and _are_one(child, following[1]):
+        if merged and following is not None and _are_one(child, following[1]):
             assert isinstance(child, nn.Conv2d)
             assert isinstance(following[1], nn.BatchNorm2d)
-            layers.append(NormedConvLayer(child, following[1], name, following[0]))
+            names = (name, following[0])
+            layers.append(NormedConvLayer(child, following[1], *names, winograd=winograd))
             rest = rest[1:]
         else:
-            layers.append(lower(child, name, winograd=fast))
+            layers.append(lower(child, name, winograd=winograd, merged=merged))
     return layers
 
 

@@ -28,8 +28,16 @@ WEIGHT, BIAS = "weight", "bias"  # of the folded convolution, for its own produc
 class NormedConvLayer(Layer):
     """y = BatchNorm(conv(x)): see the module. ``first`` and ``second`` are the prefixes of the two."""
 
-    def __init__(self, conv: nn.Conv2d, norm: nn.BatchNorm2d, first: str, second: str) -> None:
-        kind = WinogradLayer if suits_winograd(conv) else ConvLayer
+    def __init__(
+        self,
+        conv: nn.Conv2d,
+        norm: nn.BatchNorm2d,
+        first: str,
+        second: str,
+        *,
+        winograd: bool = True,
+    ) -> None:
+        kind = WinogradLayer if winograd and suits_winograd(conv) else ConvLayer
         self.plain = kind(conv, first)
         self.norm = AffineLayer(norm, second)
         exact = copy.deepcopy(conv).double()  # the problem is the float64 evaluation of the tail

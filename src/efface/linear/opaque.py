@@ -22,6 +22,7 @@ class OpaqueLayer(Layer):
         self.prefix = prefix
         self.inner = tuple(name for name, _ in module.named_parameters())
         self.names = tuple(prefix + name for name in self.inner)
+        self.slots = _slots(module)
 
     def restrict(self, names: Collection[str]) -> OpaqueLayer:
         """The same layer with user weights in ``names`` alone; its others are constants, like buffers."""
@@ -41,7 +42,9 @@ class OpaqueLayer(Layer):
         # contiguous one, because modules may call view.
         x = to_module(x).clone(memory_format=torch.contiguous_format)
         with forward_ad_kernels():
-            y = torch.func.functional_call(self.module, (params, buffers), (x,))
+            given = {**buffers, **params}
+            given |= {name: given[first] for name, first in self.slots.items()}
+            y = torch.func.functional_call(self.module, given, (x,), tie_weights=False)
         return from_module(y)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Saved]:
@@ -71,6 +74,21 @@ class OpaqueLayer(Layer):
         for name in self.inner:
             out[self.prefix + name] += dp[name]
         return dx if need_dx else None
+
+
+def _slots(module: nn.Module) -> dict[str, str]:
+    """Every place that holds a parameter, and the name that this parameter goes by.
+
+    torch's own way with tied weights fills a place that has two names (a module that is used twice) twice,
+    and leaves a tensor of torch.func in it.
+    """
+    first: dict[int, str] = {}
+    found: dict[tuple[int, str], tuple[str, str]] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        owner, _, own = name.rpartition(".")
+        place = (id(module.get_submodule(owner)), own)
+        found.setdefault(place, (name, first.setdefault(id(parameter), name)))
+    return dict(found.values())
 
 
 def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:

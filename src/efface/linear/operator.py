@@ -85,7 +85,8 @@ class TangentOperator:
         self.lean: Layer | None = (
             None  # saves less, its products cost more: where there are two ways
         )
-        pooled = pool(self.layer) if names is not None else None
+        at_once = self.device != CPU
+        pooled = pool(self.layer, at_once=at_once) if names is not None else None
         if pooled is not None:
             self.layer, self.lean = pooled, self.layer
         # Takes many products to pay for itself: only for who asks for it.

@@ -37,7 +37,7 @@ class SlopesOfSome:
     def __init__(self, whole: Tensor, index: Tensor) -> None:
         self.whole, self.index = whole, index
         self.shape = torch.Size((len(index), *whole.shape[1:]))
-        self.dtype, self.device = whole.dtype, whole.device
+        self.dtype = whole.dtype
 
     def __iter__(self) -> Iterator[Tensor]:
         return (self.whole[i] for i in self.index.tolist())
@@ -51,7 +51,10 @@ class SlopesOfSome:
 
 class PooledLayer(Layer):
     """See the module. ``below`` is what the convolution's inputs come through, and the shortcut's; a
-    convolution without BatchNorm has columns for its bias alone, if it has one."""
+    convolution without BatchNorm has columns for its bias alone, if it has one.
+
+    ``at_once``: products of all samples in one, as graphics cards want them.
+    """
 
     def __init__(
         self,
@@ -59,9 +62,13 @@ class PooledLayer(Layer):
         conv: NormedConvLayer | ConvLayer,
         shortcut: Layer,
         activation: LeakyLayer,
+        *,
+        at_once: bool = False,
     ) -> None:
         plain = conv.plain if isinstance(conv, NormedConvLayer) else conv
         assert isinstance(plain, ConvLayer)
+        self.times = rows_times_at_once if at_once else rows_times
+        self.summed = weighted_sum_at_once if at_once else weighted_sum
         self.below, self.shortcut, self.slope = below, shortcut, activation.slope
         self.plain, self.names = plain, conv.names
         self.norm = conv.norm if isinstance(conv, NormedConvLayer) else None
@@ -92,13 +99,13 @@ class PooledLayer(Layer):
         assert dx is None
         weight = self.plain._matrix(v[self.plain.w_name]).T
         moved = torch.cat([weight, *(v[name][:, None] for name in self.others)], 1)  # (c, d + …)
-        return _rows_times(saved[0], moved)
+        return self.times(saved[0], moved)
 
     def vjp(
         self, saved: Saved, dy: Tensor, out: MutableMapping[str, Tensor], need_dx: bool
     ) -> None:
         assert not need_dx
-        plain, total = self.plain, _weighted_sum(saved[0], dy)  # (c, d + …)
+        plain, total = self.plain, self.summed(saved[0], dy)  # (c, d + …)
         (kh, kw), c = plain.kernel, plain.weight.shape[1]
         d = kh * kw * c
         out[plain.w_name] += total[:, :d].reshape(-1, kh, kw, c).permute(0, 3, 1, 2)
@@ -106,24 +113,25 @@ class PooledLayer(Layer):
             out[name] += column
 
 
-def _rows_times(pooled: Tensor | SlopesOfSome, moved: Tensor) -> Tensor:
+def rows_times(pooled: Tensor | SlopesOfSome, moved: Tensor) -> Tensor:
     """Σ_d B_ncd V_cd, (n, c).
 
-    One sample at a time on a processor: its slopes stay in the cache between widening (from half precision,
+    One sample at a time: on a processor its slopes stay in the cache between widening (from half precision,
     ``Primal.half``), product and sum, so that memory is read once at its full speed.
     """
-    if pooled.device.type != "cpu":
-        return torch.einsum("ncd,cd->nc", pooled.to(moved.dtype), moved)
     out, buffer = moved.new_empty(pooled.shape[:2]), torch.empty_like(moved)
     for one, row in zip(pooled, out, strict=True):
         torch.sum(buffer.copy_(one).mul_(moved), 1, out=row)
     return out
 
 
-def _weighted_sum(pooled: Tensor | SlopesOfSome, dy: Tensor) -> Tensor:
-    """Σ_n y_nc B_ncd, (c, d), one sample at a time as ``_rows_times``."""
-    if pooled.device.type != "cpu":
-        return torch.einsum("nc,ncd->cd", dy, pooled.to(dy.dtype))
+def rows_times_at_once(pooled: Tensor | SlopesOfSome, moved: Tensor) -> Tensor:
+    """The same as one product."""
+    return torch.einsum("ncd,cd->nc", pooled.to(moved.dtype), moved)
+
+
+def weighted_sum(pooled: Tensor | SlopesOfSome, dy: Tensor) -> Tensor:
+    """Σ_n y_nc B_ncd, (c, d), one sample at a time as ``rows_times``."""
     total = dy.new_zeros(pooled.shape[1:])
     buffer = torch.empty_like(total) if pooled.dtype != dy.dtype else None
     for one, weights in zip(pooled, dy, strict=True):
@@ -132,13 +140,18 @@ def _weighted_sum(pooled: Tensor | SlopesOfSome, dy: Tensor) -> Tensor:
     return total
 
 
-def pool(layer: Layer) -> Layer | None:
+def weighted_sum_at_once(pooled: Tensor | SlopesOfSome, dy: Tensor) -> Tensor:
+    """The same as one product."""
+    return torch.einsum("nc,ncd->cd", dy, pooled.to(dy.dtype))
+
+
+def pool(layer: Layer, *, at_once: bool = False) -> Layer | None:
     """``layer`` (``freeze_below`` of a tail) with its last block and the pooling as one; None: it has no such
     form."""
     if not isinstance(layer, Chain):
         return None
     for i, (one, following) in enumerate(zip(layer.layers, layer.layers[1:], strict=False)):
-        top = fused(one) if isinstance(following, GlobalMeanLayer) else None
+        top = fused(one, at_once=at_once) if isinstance(following, GlobalMeanLayer) else None
         if top is None:
             continue
         if set(one.names) == set(top.names) and not any(b.names for b in layer.layers[:i]):
@@ -146,7 +159,7 @@ def pool(layer: Layer) -> Layer | None:
     return None
 
 
-def fused(block: Layer) -> PooledLayer | None:
+def fused(block: Layer, *, at_once: bool = False) -> PooledLayer | None:
     """The last convolution of ``block`` with the pooling behind the block; its other layers run below it."""
     if not isinstance(block, ResidualLayer) or not isinstance(block.activation, LeakyLayer):
         return None
@@ -162,4 +175,4 @@ def fused(block: Layer) -> PooledLayer | None:
     if not plain:
         return None
     assert isinstance(conv, NormedConvLayer | ConvLayer)
-    return PooledLayer(Chain(below), conv, block.shortcut, block.activation)
+    return PooledLayer(Chain(below), conv, block.shortcut, block.activation, at_once=at_once)

@@ -27,9 +27,9 @@ from efface.model.request import Request, Whom
 from efface.network import saved
 from efface.network.activations import ActivationCache, Activations
 from efface.network.core import Core
-from efface.network.device import Placement, device_named
+from efface.network.device import CPU
 from efface.parts.part import Change, UserPart, require_training_data
-from efface.parts.table import part_named
+from efface.parts.table import part_named, place_for
 from efface.parts.training_set import TrainingSet
 from efface.progress import Progress
 
@@ -43,7 +43,7 @@ class MixedLinear:
         cache: where boundary activations are kept; None computes them anew and keeps those of the
             training records in memory.
         device: where the core's network is computed, ``"auto"``, ``"cuda"``, ``"mps"`` or ``"cpu"``; None
-            leaves it where it is. In integers the outcome is the same everywhere.
+            leaves it where it is. In integers the outcome is the same everywhere, which is tested at load.
         options: passed to the user part (``mu``, ``target_scale``, ``features``, ``solver``, …).
     """
 
@@ -58,7 +58,7 @@ class MixedLinear:
     ) -> None:
         self.core, self.cache = core, cache
         if device is not None:
-            core.place = Placement(device_named(device))
+            core.place = place_for(user if isinstance(user, str) else user.kind, device)
         # Any: whoever made the model knows which part it has, and asks it for what only that one has.
         self.user: Any = user if isinstance(user, UserPart) else part_named(user)(core, **options)  # type: ignore[call-arg]
         self.solution: Solution | None = None
@@ -352,14 +352,14 @@ class MixedLinear:
         loaded = core if isinstance(core, Core) else Core.load(core or directory, module)
         if loaded.digest != values.get("core_digest"):
             raise another_core(directory)
-        if device is not None:
-            loaded.place = Placement(device_named(device))
         tensors = files.read_tensors(directory / "user.safetensors")
         changed = tampered(directory)
         if tensors_digest(tensors, values.get("user")) != values.get("user_digest"):
             raise changed
         saved.check_user(values["user"])
         try:
+            if device is not None:
+                loaded.place = place_for(values["user"]["kind"], device)
             part = part_named(values["user"]["kind"]).load(loaded, values["user"], tensors)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
             raise FormatError(
@@ -369,6 +369,8 @@ class MixedLinear:
         model = cls(loaded, part, cache=cache)
         if model._user_digest != values["user_digest"]:
             raise changed
+        if loaded.place.device != CPU:
+            part.settle()
         return model
 
     def __repr__(self) -> str:

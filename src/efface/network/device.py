@@ -11,10 +11,11 @@ import copy
 import torch
 from torch import nn
 
+from efface.device_names import KNOWN, NAME
 from efface.errors import EffaceError
 
-NAMES = ("auto", "cuda", "mps", "cpu")
 CPU = torch.device("cpu")
+TWIN = torch.device("cpu", 0)  # the CPU taken for another device
 
 
 class Placement:
@@ -47,19 +48,35 @@ def found_devices() -> list[torch.device]:
     return [*found, CPU]
 
 
-def device_named(name: str | torch.device) -> torch.device:
-    """``auto`` is the fastest one that is there; one that is not there is an error."""
-    if isinstance(name, torch.device):
-        return name
-    if name not in NAMES:
-        raise EffaceError(f"there is no device {name!r}.", f"use one of {', '.join(NAMES)}.")
-    found = found_devices()
-    chosen = found[0] if name == "auto" else next((d for d in found if d.type == name), None)
-    if chosen is None:
-        have = ", ".join(device.type for device in found)
-        raise EffaceError(f"torch finds no {name} here, only {have}.", "use --device cpu.")
+def device_named(name: str | torch.device, *, float64: bool = False) -> torch.device:
+    """The device of this name (see ``device_names``); one that is not there is an error.
+
+    ``auto`` is the fastest that is there, and that has float64 where that is needed.
+    """
+    if not isinstance(name, str | torch.device) or NAME.fullmatch(str(name)) is None:
+        raise EffaceError(f"there is no device {name!r}.", f"use {KNOWN}.")
+    name, found = str(name), found_devices()
+    if name == "auto":
+        chosen = next(d for d in found if not (float64 and d.type == "mps"))
+    elif name == "cpu:0":
+        return TWIN
+    else:
+        chosen = _numbered(name, found)
     full_precision(chosen)
     return chosen
+
+
+def _numbered(name: str, found: list[torch.device]) -> torch.device:
+    kind, _, number = name.partition(":")
+    chosen = next((d for d in found if d.type == kind), None)
+    fix = 'use --device cpu (in Python: device="cpu").'
+    if chosen is None:
+        have = ", ".join(device.type for device in found)
+        raise EffaceError(f"torch finds no {kind} here, only {have}.", fix)
+    if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
+        count = torch.cuda.device_count()
+        raise EffaceError(f"there is no {name}: {count} of them are here, from cuda:0.", fix)
+    return torch.device(kind, int(number)) if number else chosen
 
 
 def full_precision(device: torch.device) -> None:

@@ -24,6 +24,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,6 +39,7 @@ from efface.errors import BackboneError, EffaceError, RecordError
 from efface.network.augmentation import Augmentation, draws, shuffled
 from efface.network.backbone import Backbone
 from efface.network.checkpoint import Checkpoint, TuningRun
+from efface.network.device import CPU, Placement
 from efface.network.tail import Tail
 from efface.network.training import cross_entropy
 from efface.progress import Progress
@@ -118,18 +120,19 @@ class FineTuning:
             return ramp * 0.5 * (1 + math.cos(math.pi * t))
         return float(ramp * 0.1 ** sum(t >= at for at in STEPS_AT))
 
-    def autocast(self) -> AbstractContextManager[object]:
+    def autocast(self, device: torch.device = CPU) -> AbstractContextManager[object]:
         bf16 = self.precision == Precision.BF16
-        return torch.autocast("cpu", torch.bfloat16) if bf16 else nullcontext()
+        return torch.autocast(device.type, torch.bfloat16) if bf16 else nullcontext()
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """A fine-tuned network, and the mean loss of each of its epochs."""
+    """A fine-tuned network, and the mean loss of each of its epochs; ``device`` is where it is asked."""
 
     backbone: Backbone
     network: Tail
     losses: tuple[float, ...]
+    device: torch.device = CPU
 
     @torch.no_grad()
     def logits(
@@ -143,13 +146,14 @@ class Tuned:
     ) -> Tensor:
         """Logits (n, c), or pooled features (n, p), of central crops of ``size``; batch after batch."""
         prepare = at_size(self.backbone.preprocess, size)
-        function = self.network.features if features else self.network
+        network: Any = Placement(self.device).of(self.network)
+        function = network.features if features else network
         found = []
         for start in range(0, len(records), settings.batch_size):
             some = records[start : start + settings.batch_size]
             images = _stacked(some, [prepare(record.image()) for record in some])
-            with settings.autocast():
-                found.append(function(images).float())
+            with settings.autocast(self.device):
+                found.append(function(images.to(self.device)).float().cpu())
             if progress is not None:
                 progress((start + len(some)) / len(records), f"{start + len(some)} images read")
         return torch.cat(found)
@@ -185,12 +189,20 @@ def network_of(backbone: Backbone, num_classes: int, size: int = 0) -> Tail:
     return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
-def run_of(backbone: Backbone, network: Tail, records: Records, settings: FineTuning) -> TuningRun:
-    """What decides the result: settings, records with their labels in order, and the network at the start."""
+def run_of(
+    backbone: Backbone,
+    network: Tail,
+    records: Records,
+    settings: FineTuning,
+    device: torch.device = CPU,
+) -> TuningRun:
+    """What decides the result: settings, records with their labels in order, the network at the start, and
+    where it is computed, if that is not the CPU."""
     data = [list(records.classes), [[record.digest, record.label] for record in records]]
     described = {"preprocess": backbone.preprocess.to_dict(), "net": str(network)}
+    elsewhere = {} if device == CPU else {"device": str(device)}
     return TuningRun(
-        asdict(settings),
+        asdict(settings) | elsewhere,
         hashlib.sha256(json.dumps(data).encode()).hexdigest(),
         tensors_digest(network.state_dict(), described),
     )
@@ -202,27 +214,31 @@ def fine_tune(
     settings: FineTuning,
     *,
     folder: Path | str | None = None,
+    device: torch.device = CPU,
     progress: Progress | None = None,
 ) -> Tuned:
     """Fine-tune all weights of ``backbone`` under a new head; only a batch of images is in memory.
 
     With a ``folder`` every epoch is kept there, and a run that was killed goes on after its last one; a
     second run in it waits for the first. On one machine, with one number of threads, the same arguments give
-    the same weights, interrupted or not.
+    the same weights, interrupted or not; on another ``device`` the same but for the order of float sums. What
+    comes back, and what is kept, is on the CPU.
     """
     if len(records) == 0:
         raise EffaceError("no records to fine-tune on.", "choose a core fraction above 0.")
     network = network_of(backbone, len(records.classes), settings.size)
     at = None
     if folder is not None:
-        at = Checkpoint(Path(folder), run_of(backbone, network, records, settings))
-    training = _Training(backbone, network, records, settings)
+        at = Checkpoint(Path(folder), run_of(backbone, network, records, settings, device))
+    training = _Training(backbone, network, records, settings, device)
     with nullcontext() if at is None else files.locked(at.folder / LOCK):
         losses = training.run(at, progress)
-    network.eval().requires_grad_(False)
+    network.cpu().eval().requires_grad_(False)
     modules = zip(backbone.steps, list(network)[:-1], strict=True)
     steps = tuple(replace(step, module=_plain(module)) for step, module in modules)
-    return Tuned(replace(backbone, steps=steps, has_statistics=False), network, tuple(losses))
+    return Tuned(
+        replace(backbone, steps=steps, has_statistics=False), network, tuple(losses), device
+    )
 
 
 def _plain(module: nn.Module) -> nn.Module:
@@ -238,10 +254,16 @@ class _Training:
     """A network on its way, with its optimiser."""
 
     def __init__(
-        self, backbone: Backbone, network: Tail, records: Records, settings: FineTuning
+        self,
+        backbone: Backbone,
+        network: Tail,
+        records: Records,
+        settings: FineTuning,
+        device: torch.device,
     ) -> None:
         prep = backbone.preprocess
-        self.network, self.records, self.settings = network, records, settings
+        self.network, self.records, self.settings = network.to(device), records, settings
+        self.device = device
         self.view = Augmentation(
             prep, settings.size or prep.crop or prep.resize, settings.scale, settings.flip
         )
@@ -299,9 +321,10 @@ class _Training:
 
     def step(self, epoch: int, places: Sequence[int]) -> float:
         images = self.images(epoch, places)
-        with self.settings.autocast():
-            logits = self.network(images)
-        loss = cross_entropy(logits.float(), self.labels[places], self.present)
+        with self.settings.autocast(self.device):
+            logits = self.network(images.to(self.device))
+        labels = self.labels[places].to(self.device)
+        loss = cross_entropy(logits.float(), labels, self.present)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self.optimizer.step()
@@ -317,14 +340,14 @@ class _Training:
         return _stacked(some, views)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Weights, BatchNorm's statistics and momenta: all that the next epoch depends on."""
+        """Weights, BatchNorm's statistics and momenta, on the CPU: all that the next epoch depends on."""
         kept = {f"weights.{name}": value for name, value in self.network.state_dict().items()}
         for name, parameter in self.network.named_parameters():
             momentum = self.optimizer.state[parameter].get("momentum_buffer")
             if self.settings.momentum:
                 zero = torch.zeros_like(parameter)
                 kept[f"momentum.{name}"] = zero if momentum is None else momentum
-        return kept
+        return {name: tensor.cpu() for name, tensor in kept.items()}
 
     def resume(self, at: Checkpoint) -> list[float]:
         """Go to where the folder's run is; the losses so far."""

@@ -35,6 +35,7 @@ from efface.data.record import Split
 from efface.data.records import Records
 from efface.errors import EffaceError, RecordError
 from efface.network.backbone import Backbone
+from efface.network.device import CPU
 from efface.network.finetuning import Diverged, FineTuning, Tuned, fine_tune, network_of, run_of
 from efface.network.targets import one_hot
 from efface.progress import Progress, part
@@ -107,6 +108,7 @@ def choose_tuning(
     candidates: Sequence[FineTuning],
     *,
     folder: Path | str | None = None,
+    device: torch.device = CPU,
     progress: Progress | None = None,
 ) -> TuningChoice:
     """Try "not at all" and every candidate on core ``records``; finished trials in ``folder`` are kept."""
@@ -120,7 +122,8 @@ def choose_tuning(
         )
     settings = [None, *candidates]
     reading = candidates[0] if candidates else FineTuning()
-    bench = _Bench(backbone, part_of, rest, reading, None if folder is None else Path(folder))
+    where = None if folder is None else Path(folder)
+    bench = _Bench(backbone, part_of, rest, reading, where, device)
     trials, num = [], len(settings)
     for k, tried in enumerate(settings):
         told = part(progress, k / num, (k + 1) / num, f"choice {k + 1}/{num}")
@@ -134,22 +137,23 @@ def tuned_backbone(
     candidates: Sequence[FineTuning],
     *,
     folder: Path | str | None = None,
+    device: torch.device = CPU,
     progress: Progress | None = None,
 ) -> tuple[Backbone, TuningChoice]:
     """For a core: fine-tuned on all core ``records`` as was best on held-out ones, or as it came.
 
     ``Core(backbone, …)`` saves these weights with the core, as it does all weights.
     """
+    told = part(progress, 0, 0.7)
     chosen = choose_tuning(
-        backbone, records, candidates, folder=folder, progress=part(progress, 0, 0.7)
+        backbone, records, candidates, folder=folder, device=device, progress=told
     )
     settings = chosen.best.settings
     if settings is None:
         return backbone, chosen
     where = None if folder is None else Path(folder) / TUNED
-    tuned = fine_tune(
-        backbone, records, settings, folder=where, progress=part(progress, 0.7, 1, "core")
-    )
+    told = part(progress, 0.7, 1, "core")
+    tuned = fine_tune(backbone, records, settings, folder=where, device=device, progress=told)
     return tuned.backbone, chosen
 
 
@@ -171,6 +175,7 @@ class _Bench:
     rest: Records
     reading: FineTuning  # batch size and precision that features are read with, the same for all
     folder: Path | None
+    device: torch.device
 
     def trial(self, settings: FineTuning | None, progress: Progress) -> TuningTrial:
         key = self._key(settings)
@@ -191,8 +196,10 @@ class _Bench:
 
     def _tuned(self, settings: FineTuning | None, where: Path | None, progress: Progress) -> Tuned:
         if settings is None:
-            return Tuned(self.backbone, network_of(self.backbone, len(self.part.classes)), ())
-        return fine_tune(self.backbone, self.part, settings, folder=where, progress=progress)
+            network = network_of(self.backbone, len(self.part.classes))
+            return Tuned(self.backbone, network, (), self.device)
+        options: dict[str, Any] = {"folder": where, "device": self.device, "progress": progress}
+        return fine_tune(self.backbone, self.part, settings, **options)
 
     def _scores(self, tuned: Tuned) -> tuple[float, float]:
         both = self.part + self.rest
@@ -203,7 +210,8 @@ class _Bench:
     def _key(self, settings: FineTuning | None) -> str:
         """Whatever decides a trial's numbers."""
         network = network_of(self.backbone, len(self.part.classes))
-        run = asdict(run_of(self.backbone, network, self.part, settings or FineTuning()))
+        tuning = settings or FineTuning()
+        run = asdict(run_of(self.backbone, network, self.part, tuning, self.device))
         rest = [[record.digest, record.label] for record in self.rest]
         tried = {"run": run, "tuned": settings is not None, "rest": rest}
         tried["precision"] = self.reading.precision

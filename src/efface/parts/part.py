@@ -86,6 +86,7 @@ class Forgetter(ABC):
     kind: ClassVar[str]  # its name, in files and options
     noisy: ClassVar[bool]  # whether every release after a request carries noise
     keeps_activations: ClassVar[bool]  # what it needs of a record: boundary activations, or rows
+    float64: ClassVar[bool] = False  # whether its products need a device that has it
     secret_file: ClassVar[str | None] = None  # in private/: weights without noise
     outlook: ClassVar[Outlook] = Outlook()  # what can be said before work starts
 
@@ -195,6 +196,9 @@ class UserPart(Forgetter):
     @property
     @abstractmethod
     def num_weights(self) -> int: ...
+
+    def settle(self) -> None:
+        """After loading on another device: an error now if that does not compute what is promised."""
 
     # --- learning ---------------------------------------------------------------------------------
 

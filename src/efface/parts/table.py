@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from efface.errors import EffaceError
 
 if TYPE_CHECKING:
+    from efface.network.device import Placement
     from efface.parts.part import Forgetter, UserPart
     from efface.parts.view import LinearView
 
@@ -39,6 +40,13 @@ def stored_part(kind: str) -> type[Any] | None:
 def forgetter_named(kind: str) -> type[Forgetter]:
     """What can be asked about a part's requests before one is made."""
     return stored_part(kind) or part_named(kind)
+
+
+def place_for(kind: str, device: str) -> Placement:
+    """Where a core under such a part is computed: the device of this name, if the part can use it."""
+    from efface.network.device import Placement, device_named
+
+    return Placement(device_named(device, float64=part_named(kind).float64))
 
 
 def view_of(part: UserPart) -> LinearView[Any]:

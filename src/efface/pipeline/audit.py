@@ -35,12 +35,14 @@ def run(
     progress: Progress | None = None,
     *,
     owners: Sequence[str] = (),
+    device: str | None = None,
 ) -> dict[str, Any]:
     """Audit a workspace; writes ``audit.json`` and ``report.html`` into ``out``.
 
     ``owners`` are looked for in core too, by their keyed hashes, and so are the images of ``asked``.
+    ``device`` is where the network is computed.
     """
-    model, certificate = workspace.model(), workspace.certificate
+    model, certificate = workspace.model(device), workspace.certificate
     weights = served_weights(model)  # before the scene puts the records in again
     present = sum(d in set(workspace.records.digests) for d in asked.digests)
     in_core = _in_core(workspace, asked, owners)

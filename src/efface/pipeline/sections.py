@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
+from efface.device_names import check_device_name
 from efface.pipeline.options import ConfigSection, Flag
 from efface.pipeline.solvers import ConjugateGradientConfig, SolverConfig
 
@@ -145,7 +146,8 @@ class CoreConfig(ConfigSection):
         ),
     ] = Field(default="last-block", min_length=1)
     device: Annotated[
-        Literal["auto", "cuda", "mps", "cpu"],
+        str,
+        AfterValidator(check_device_name),
         Flag("Where the network is computed: auto, cuda, mps or cpu. Default: {default}."),
     ] = "cpu"
     leaky_slope: float = Field(default=0.01, ge=0, lt=1)

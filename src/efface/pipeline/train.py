@@ -25,8 +25,7 @@ from efface.model.mixed_linear import MixedLinear
 from efface.network.activations import Activations
 from efface.network.backbone import Backbone
 from efface.network.core import Core
-from efface.network.device import Placement, device_named
-from efface.parts.table import part_named
+from efface.parts.table import part_named, place_for
 from efface.pipeline.config import Config, to_toml
 from efface.pipeline.how import How
 from efface.pipeline.kept_core import KeptCore
@@ -72,7 +71,7 @@ class Training:
     def _core(self, records: Records, backbone: Backbone | None = None) -> Core:
         core = self.config.core.build(records.classes, backbone)
         core.loader = Loader(self.config.data.decode_workers, seen={})
-        core.place = Placement(device_named(self.config.core.device))
+        core.place = place_for(self.config.user.kind, self.config.core.device)
         return core
 
     def fine_tuned(

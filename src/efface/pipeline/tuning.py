@@ -14,6 +14,7 @@ from typing import Any
 from efface.data.records import Records
 from efface.errors import EffaceError
 from efface.network.backbone import Backbone
+from efface.network.device import device_named
 from efface.network.finetuning import network_of
 from efface.network.tuning_choice import NAME, TUNED, TuningChoice, TuningTrial, tuned_backbone
 from efface.pipeline.config import Config
@@ -75,13 +76,14 @@ def fine_tuned(
     folder: Path | None = None,
     progress: Progress | None = None,
 ) -> tuple[Backbone, TuningChoice]:
-    """The backbone, fine-tuned on core records as was best on held-out ones, or as it came."""
+    """The backbone, fine-tuned on core records as was best on held-out ones, or as it came; on the config's
+    device, and from there on the CPU."""
     network_of(
         backbone, len(records.classes), config.core.finetune_size
     )  # does it run at that size?
-    return tuned_backbone(
-        backbone, records.core, config.core.tunings(), folder=folder, progress=progress
-    )
+    device = device_named(config.core.device)
+    options: dict[str, Any] = {"folder": folder, "device": device, "progress": progress}
+    return tuned_backbone(backbone, records.core, config.core.tunings(), **options)
 
 
 def choice_values(choice: TuningChoice) -> dict[str, Any]:

@@ -25,7 +25,9 @@ from efface.data.records import Records
 from efface.model.mixed_linear import MixedLinear
 from efface.network.activations import ActivationCache
 from efface.network.core import Core
+from efface.network.device import CPU, Placement
 from efface.network.training import Stage
+from efface.parts.table import place_for
 from efface.parts.tangent.primal import Primal
 from efface.parts.tangent.reading import Reading
 from efface.reproduce.presets import Preset
@@ -51,7 +53,8 @@ class Spot:
 class Bench:
     """Args: as of ``efface reproduce``; ``cache`` keeps activations and weights (it may be deleted).
 
-    ``memory`` is how many bytes the prepared samples of a problem may take.
+    ``memory`` is how many bytes the prepared samples of a problem may take, ``device`` where networks and
+    their tangents are computed.
     """
 
     def __init__(
@@ -63,11 +66,12 @@ class Bench:
         *,
         linearize: str = "last-block",
         memory: int = 6 << 30,
+        device: str = "cpu",
         say: Callable[[str], None] = print,
     ) -> None:
         self.data, self.backbone, self.preset, self.linearize = data, backbone, preset, linearize
         self.cache, self.name, self.say = Path(cache), name_of(data), say
-        self.memory = memory
+        self.memory, self.device = memory, place_for("tangent", device).device
         # The prepared training samples of the last specimen, and whose they are: the next may be of the same.
         self.primal: tuple[tuple[Any, ...], Primal | None] = (), None
         self.paper_epochs = preset.paper_epochs(self.name)
@@ -100,6 +104,8 @@ class Bench:
     def settings(self) -> dict[str, Any]:
         """What results depend on. How many seeds there are is not among it: more can be added later."""
         numbers = {k: v for k, v in self.preset.to_dict().items() if k != "seeds"}
+        if self.device != CPU:  # floats add up in another order there
+            numbers["device"] = str(self.device)
         return numbers | {
             "mu": self.mu,
             "accuracy_mu": self.accuracy_mu,
@@ -140,7 +146,7 @@ class Bench:
         prep = None
         if side is not None and self.backbone != "cnn":
             prep = Preprocess(resize=round(side * 8 / 7), crop=side)
-        return Core(
+        core = Core(
             self.backbone,
             classes=self.records.classes,
             linearize=self.linearize,
@@ -149,6 +155,8 @@ class Bench:
             fold_batchnorm=folded,
             leaky_slope=LEAKY_SLOPE,
         )
+        core.place = Placement(self.device)
+        return core
 
     @lru_cache(maxsize=16)  # noqa: B019 - one bench a process
     def core(self, fraction: float, seed: int = 0, whole_class: bool = False) -> Core:

@@ -77,11 +77,13 @@ def scan(
     owners: Iterable[str] = (),
     digests: Iterable[str] = (),
     module: nn.Module | None = None,
+    device: str | None = None,
 ) -> Scan:
     """Search the workspace at ``path`` for these records and names; see the module.
 
     ``records`` come with their images; their ids and paths are searched for too, their owners only if
-    they are named in ``owners`` (an owner may have other records that stay).
+    they are named in ``owners`` (an owner may have other records that stay). ``device`` is where what would
+    be stored of them is computed.
     """
     workspace = Workspace.open(path, recover=False, module=module)
     records = records if records is not None else Records([])
@@ -93,7 +95,7 @@ def scan(
         if not re.fullmatch("[0-9a-f]{64}", digest):
             fix = "give the 64 hexadecimal digits of the content's SHA-256."
             raise RequestError(f"{digest!r} is not a content digest.", fix)
-    patterns = patterns_of(load(path, module=module), records)
+    patterns = patterns_of(load(path, module=module, device=device), records)
     wanted = Wanted(patterns, spellings(names), digests, pictures_of(records))
     looked, odd, folders = _walk(workspace.path)
     findings = [

@@ -138,12 +138,13 @@ class Store:
             made.private()  # all that follows from its numbers can be computed
             return made
 
-    def model(self) -> MixedLinear:
+    def model(self, device: str | None = None) -> MixedLinear:
         """The published model with its training data and private state, ready to forget in memory.
 
         To predict, ``efface.load(path)`` is enough. Hold the lock if requests may be running.
         """
-        model = load(self.paths.root, module=self.inventory.module, cache=self.inventory.cache)
+        module, cache = self.inventory.module, self.inventory.cache
+        model = load(self.paths.root, module=module, cache=cache, device=device)
         data, private = self.data, self.paths.private(self.inventory.number)
         model.guarantee, model.index = self.guarantee, self.core_index
         model.user.shifts, model.user.history = self.shifts, self.history
@@ -351,8 +352,7 @@ class Store:
         sync_directory(path.parent)
         name = path.relative_to(self.paths.root).as_posix()
         left = {listed: digest for listed, digest in kept.files.items() if listed != name}
-        private = self.paths.private(self.inventory.number)
-        head = self.inventory.ledger.head()
+        private, head = self.paths.private(self.inventory.number), self.inventory.ledger.head()
         Manifest(left, kept.activations, head).save(private, self.inventory.key)
         sync_directory(private)
 

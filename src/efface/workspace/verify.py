@@ -21,6 +21,7 @@ from efface.guarantee.certificates import (
 from efface.guarantee.check import Check
 from efface.model.mixed_linear import MixedLinear
 from efface.parts.compact.plausible import objection
+from efface.parts.table import place_for
 from efface.receipts.receipt import WHOLE
 from efface.workspace import Workspace
 from efface.workspace.steps import Action, Milestone
@@ -33,9 +34,11 @@ def all_checks(
     retrain: bool = False,
     images: str | Records | None = None,
     absolute_paths: bool = False,
+    device: str | None = None,
 ) -> Iterator[Check]:
     """The checks, one after the other, with no request running in between. Nothing is changed.
 
+    ``device`` is where the rows of ``images`` are computed; all else is the CPU's.
     A file that cannot be read as what it should be raises FormatError, a ledger LedgerError.
     """
     with locked(workspace.path / "lock"):
@@ -52,6 +55,9 @@ def all_checks(
         if retrain:
             yield from _retrain(workspace, model)
         if images is not None:
+            if device is not None:
+                model.core.place = place_for(model.user.kind, device)
+                model.user.settle()
             yield _from_images(workspace, model, _opened(model, images, absolute_paths))
 
 

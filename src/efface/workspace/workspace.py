@@ -149,9 +149,9 @@ class Workspace:
         """Of the published release; None where nothing was promised."""
         return self.store.certificate
 
-    def model(self) -> MixedLinear:
+    def model(self, device: str | None = None) -> MixedLinear:
         """The published model with its training data and private state, ready to forget in memory."""
-        return self.store.model()
+        return self.store.model(device)
 
     # --- requests ---------------------------------------------------------------------------------
 

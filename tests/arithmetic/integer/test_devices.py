@@ -1,7 +1,6 @@
 """Networks of integers on other devices: the same numbers, or refused.
 
-Every test runs on each device that torch finds here. ``cpu:0`` is the CPU taken for another device: modules
-are copied there, and convolutions are products of matrices, as they are on a graphics card.
+Every test runs on each device that torch finds here, and on the CPU taken for another device.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 from tests.arithmetic.integer import test_gradient, test_graph
 from tests.arithmetic.integer.test_gradient import every_tail
 from tests.arithmetic.integer.test_graph import every_network
+from tests.devices import every_device
 from tests.workspaces import CORE, LEFT, OWNER, TEST, core, fitted, people
 from torch import Tensor
 from torch.nn.grad import conv2d_input
@@ -26,13 +26,11 @@ from efface.arithmetic.integer.self_test import NotExact, check_placed
 from efface.arithmetic.integer.unfolded import convolve, pull_back
 from efface.errors import EffaceError
 from efface.model.mixed_linear import MixedLinear
+from efface.network import device as devices
 from efface.network.core import Core
-from efface.network.device import CPU, Placement, device_named, found_devices
+from efface.network.device import CPU, TWIN, Placement, device_named, found_devices
 from efface.network.training import Stage
-
-TWIN = torch.device("cpu", 0)
-DEVICES = [TWIN, *(device for device in found_devices() if device != CPU)]
-every_device = pytest.mark.parametrize("device", DEVICES, ids=str)
+from efface.parts.table import place_for
 
 
 @given(
@@ -195,13 +193,31 @@ def test_a_core_is_trained_there_and_comes_back(device: torch.device) -> None:
 
 def test_devices_by_name() -> None:
     assert device_named("cpu") == CPU
+    assert device_named("cpu:0") == device_named(TWIN) == TWIN != CPU
     assert device_named("auto") == found_devices()[0]
-    with pytest.raises(EffaceError, match="no device 'tpu'"):
-        device_named("tpu")
+    for name in ("tpu", "cpu:1", "cuda:", "cuda:one", "", None):
+        with pytest.raises(EffaceError, match=f"no device {name!r}") as caught:
+            device_named(name)  # type: ignore[arg-type]
+        assert "auto, cuda, mps or cpu" in caught.value.fix
     for name in {"cuda", "mps"} - {device.type for device in found_devices()}:
         with pytest.raises(EffaceError, match=f"finds no {name} here") as caught:
             MixedLinear(core(), device=name)
-        assert caught.value.fix == "use --device cpu."
+        assert caught.value.fix == 'use --device cpu (in Python: device="cpu").'
+
+
+def test_one_of_several_cards_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert [device_named(name).index for name in ("cuda", "cuda:0", "cuda:1")] == [0, 0, 1]
+    with pytest.raises(EffaceError, match="there is no cuda:2: 2 of them are here"):
+        device_named("cuda:2")
+
+
+def test_auto_has_float64_where_that_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    mps = torch.device("mps", 0)
+    monkeypatch.setattr(devices, "found_devices", lambda: [mps, CPU])
+    assert place_for("compact", "auto").device == mps
+    assert place_for("tangent", "auto").device == CPU
 
 
 def test_the_tangent_part_needs_float64() -> None:

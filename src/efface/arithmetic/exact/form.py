@@ -80,6 +80,9 @@ class ExactForm(Form):
     def fit_projection(self, projection: Projection, activations: Tensor) -> None:
         pass  # steps are those of each record
 
+    def settle(self, projection: Projection) -> None:
+        pass  # it is the CPU's
+
     def rows(
         self, projection: Projection, activations: Activations
     ) -> Iterator[tuple[Tensor, Tensor]]:

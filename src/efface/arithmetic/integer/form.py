@@ -226,6 +226,10 @@ class IntegerForm(Form):
         check_placed_tail(tail, placed)
         return placed
 
+    def settle(self, projection: Projection) -> None:
+        self._there("prefix", self._tested_prefix)
+        self._tail_of(projection)
+
     # --- use --------------------------------------------------------------------------------------
 
     @property

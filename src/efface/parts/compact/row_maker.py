@@ -276,6 +276,10 @@ class RowMaker(Summed, UserPart):
     ) -> Activations:
         return self.form.activations(records, cache, progress=progress)
 
+    def settle(self) -> None:
+        if self.projection is not None:
+            self.form.settle(self.projection)
+
     def core_logits(self, activations: Activations) -> Tensor:
         return self.form.logits(activations)
 

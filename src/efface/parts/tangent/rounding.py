@@ -122,7 +122,7 @@ def _absolute(operator: TangentOperator) -> TangentOperator:
 
 def _with_layer(operator: TangentOperator, tail: nn.Module) -> TangentOperator:
     made = copy.copy(operator)
-    layer = lower(tail, winograd=False)
+    layer = lower(tail, winograd=False, merged=False)
     if len(operator.layout.names) < len(list(tail.parameters())):
         layer = freeze_below(layer, operator.layout.names)
     made.tail, made.layer, made.lean, made.device = tail, layer, None, CPU

@@ -80,7 +80,7 @@ class TangentUser(UserPart):
 
     kind = "tangent"
     noisy = True
-    keeps_activations = True
+    keeps_activations = float64 = True
     secret_file = STATE
     outlook = TangentOutlook()
     options = ("solver", "scales", "loss", "rate", "epochs", "layers")
