@@ -9,7 +9,7 @@ import typer
 
 from efface.commands.display import mode_for, show
 from efface.commands.forget import WorkspacePath
-from efface.commands.output import AbsolutePaths, JsonFlag, TrustModule, finish, plain, table
+from efface.commands.output import AbsolutePaths, JsonFlag, TrustModule, finish, plain, table, warn
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,7 +49,7 @@ def audit(
 
     opened = Workspace.open(workspace, module=trusted_module(trust_module), recover=False)
     with show("audit", mode_for(as_json=json)) as progress:
-        asked, test = read(opened, data, owner, id_, absolute_paths=absolute_paths)
+        asked, test = read(opened, data, owner, id_, absolute_paths=absolute_paths, note=warn)
         settings = Settings(seeds=1, worlds=worlds, canaries=canaries, seed=seed)
         values = run(opened, asked, test, settings, out, progress, owners=owner or ())
     finish(values, as_json=json, render=lambda console: _render(console, values))

@@ -16,6 +16,7 @@ from efface.commands.output import (
     finish,
     percent,
     table,
+    warn,
 )
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def evaluate(
     from efface.workspace.published import current
 
     loaded, published = load_model(model, trust_module, device), current(model)
-    records = read_labelled(loaded, model, data, split, absolute_paths=absolute_paths)
+    records = read_labelled(loaded, model, data, split, note=warn, absolute_paths=absolute_paths)
     labels = [record.label for record in records]
     values = {
         "model": str(model),

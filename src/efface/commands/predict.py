@@ -58,7 +58,7 @@ def predict(
     from efface.pipeline.predict import ranked
 
     loaded = load_model(model, trust_module, device)
-    records = read_unlabelled(loaded, images, split, skip_bad=skip_bad)
+    records = read_unlabelled(loaded, images, split, note=warn, skip_bad=skip_bad)
     predictions = ranked(loaded, records, top)
     skipped = [asdict(one) for one in records.skipped]
     for one in skipped:

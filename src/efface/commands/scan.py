@@ -58,7 +58,7 @@ def scan(
 
     wanted = (owner or [], id_ or [], digest or [], image or [])
     model = load_model(workspace, trust_module)
-    records = read_meant(model, workspace, data, *wanted, absolute_paths=absolute_paths)
+    records = read_meant(model, workspace, data, *wanted, note=warn, absolute_paths=absolute_paths)
     found = look(
         workspace,
         records=records,

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from efface.commands.output import AbsolutePaths, JsonFlag, TrustModule, cell, finish, plain, table
+from efface.commands.output import (
+    AbsolutePaths,
+    JsonFlag,
+    TrustModule,
+    cell,
+    finish,
+    plain,
+    table,
+    warn,
+)
 from efface.errors import EffaceError
 
 if TYPE_CHECKING:
@@ -74,7 +83,7 @@ def verify(
         checks, workspace = [], workspace or what
     if workspace is not None:
         options: dict[str, Any] = {"retrain": retrain, "images": from_images}
-        options["absolute_paths"] = absolute_paths
+        options |= {"absolute_paths": absolute_paths, "note": warn}
         checks += _of_workspace(workspace, trust_module, values, **options)
     elif retrain or from_images is not None:
         raise EffaceError("only a model can be trained again.", "give --workspace MODEL, too.")

@@ -63,10 +63,11 @@ def assemble(found: Found, options: ReadOptions) -> Assembled:
 
 
 def _remarks(found: Found) -> list[str]:
-    """The reader's, and what often is a slip: owners that look alike, columns that mean nothing here."""
+    """The reader's, and what often is a slip: columns that mean nothing here, owners that look alike."""
     owners = {row.owner for row in found.rows if row.owner != row.id and row.split is Split.USER}
     unknown = {str(key) for row in found.rows for key in row.extra}
-    return [*found.remarks, *names.remarks(owners), *columns.remarks(unknown)]
+    said = [*found.remarks, *columns.remarks(unknown), *names.remarks(owners)]
+    return list(dict.fromkeys(said))
 
 
 def _channels(name: str | None) -> Channels | None:

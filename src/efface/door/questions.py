@@ -13,6 +13,7 @@ from typing import Any
 from efface.audit.study import Settings
 from efface.data.readers.examples import label_name
 from efface.data.records import Records
+from efface.door.warning import warn
 from efface.errors import EffaceError
 from efface.pipeline import audit as auditing
 from efface.pipeline import compare as comparing
@@ -50,7 +51,7 @@ class Questions(ABC):
         """
         shown = images if images is None or isinstance(images, str) else self._named(images)
         opened = self._looked_at()
-        checks = list(all_checks(opened, retrain=retrain, images=shown))
+        checks = list(all_checks(opened, retrain=retrain, images=shown, note=warn))
         return {
             "workspace": str(opened.path),
             "release": opened.number,
@@ -99,7 +100,7 @@ class Questions(ABC):
         names = [ids] if isinstance(ids, str) else None if ids is None else list(ids)
         settings = Settings(seeds=1, worlds=worlds, canaries=canaries, seed=seed)
         opened = self._looked_at()
-        asked, test = auditing.read(opened, data, owners, names)
+        asked, test = auditing.read(opened, data, owners, names, note=warn)
         return auditing.run(opened, asked, test, settings, Path(out), owners=owners or ())
 
     def compare(
@@ -128,7 +129,8 @@ class Questions(ABC):
         else:
             records = data if listed is None else Records(data, listed)
         name = None if owner is None else str(owner)
-        return comparing.run(config, settings, Path(out), owner=name, records=records)
+        where = Path(out)
+        return comparing.run(config, settings, where, owner=name, records=records, note=warn)
 
     def _looked_at(self) -> Workspace:
         """The folder, opened anew such that nothing in it is changed."""

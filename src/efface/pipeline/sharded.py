@@ -10,6 +10,7 @@ from typing import Any
 from efface.data.class_list import settled
 from efface.data.loading import Loader
 from efface.data.records import Records
+from efface.data.remarks import Note, tell, unheard
 from efface.errors import EffaceError
 from efface.model.mixed_linear import MixedLinear
 from efface.network.backbone import trusted_module
@@ -41,11 +42,13 @@ class ShardJob:
         return Shard.parse(self.shard).of(user)
 
 
-def make_rows(job: ShardJob, progress: Progress | None = None) -> Partial | None:
+def make_rows(
+    job: ShardJob, progress: Progress | None = None, note: Note = unheard
+) -> Partial | None:
     """The shard's partial, written to its folder; None if the shard is empty."""
     model = load(job.base, module=trusted_module(job.trusted), device=job.device)
     model.core.loader = Loader(DataConfig(**job.data).decode_workers)
-    records = Records(job.records(), model.classes)
+    records = Records(tell(job.records(), note), model.classes)
     if not len(records):
         return None
     made = Partial.make(model, records, job.shard, progress)

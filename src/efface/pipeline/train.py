@@ -18,6 +18,7 @@ from efface.data.class_list import settled
 from efface.data.loading import Loader
 from efface.data.record import Split
 from efface.data.records import Records
+from efface.data.remarks import Note, tell, unheard
 from efface.errors import EffaceError
 from efface.linear.solution import Status
 from efface.model.mixed_linear import MixedLinear
@@ -36,10 +37,6 @@ from efface.workspace import Workspace
 from efface.workspace.founding import check_folder, check_room, check_writable
 
 
-def _unheard(sentence: str) -> None:
-    pass
-
-
 def _unseen(step: str) -> AbstractContextManager[Progress]:
     return nullcontext(lambda fraction, message: None)
 
@@ -49,19 +46,19 @@ class Watch:
     """Who looks on: ``step`` shows the progress of a named step while it runs, ``note`` gets sentences."""
 
     step: Callable[[str], AbstractContextManager[Progress]] = _unseen
-    note: Callable[[str], None] = _unheard
+    note: Note = unheard
 
 
 class Training:
     """The steps of a training run. ``note`` is told what a person should know, a sentence at a time."""
 
-    def __init__(self, config: Config, note: Callable[[str], None] = _unheard) -> None:
+    def __init__(self, config: Config, note: Note = unheard) -> None:
         self.config, self.note = config, note
         self.tuning: dict[str, Any] | None = None  # what fine-tuning tried and chose
 
     def records(self) -> Records:
         """The data, with a class list that stays the same whoever is forgotten."""
-        return settled(self.config.data.build())
+        return tell(settled(self.config.data.build()), self.note)
 
     def core(self, records: Records) -> Core:
         """The network with an output for each class, not trained yet."""
@@ -148,7 +145,7 @@ class Training:
         if spec is None or not part_named(self.config.user.kind).calibrates:
             return None
         options = {"spec": spec, "core_fraction": None, "core_data": None, "classes": None}
-        return self.config.data.model_copy(update=options).build()
+        return tell(self.config.data.model_copy(update=options).build(), self.note)
 
     def save(
         self,
@@ -184,7 +181,8 @@ def train(config: Config, watch: Watch | None = None, how: How | None = None) ->
     core = training.core(records)
     check_room(folder, _size(config, core, records))
     start = time.monotonic()
-    _tell(records, watch.note)
+    if not len(records.user):
+        watch.note("no user records: the model is the core model, with nothing to forget")
     _refuse_untrained(config, records)
     if kept is not None:
         with watch.step("fine-tuning") as progress:
@@ -221,25 +219,13 @@ def _size(config: Config, core: Core, records: Records) -> int:
     return size + part_named(config.user.kind).kept_bytes(core, n, config.user.given())
 
 
-def _tell(records: Records, note: Callable[[str], None]) -> None:
-    if records.skipped:
-        first = records.skipped[0]
-        note(f"{len(records.skipped)} files set aside, the first {first.id!r}: {first.reason}")
-    for text in records.notes[:5]:
-        note(text)
-    if len(records.notes) > 5:
-        note(f"and {len(records.notes) - 5} more notes like these")
-    if not len(records.user):
-        note("no user records: the model is the core model, with nothing to forget")
-
-
 def _refuse_untrained(config: Config, records: Records) -> None:
     if not len(records.core) and config.core.backbone == "cnn":
         fix = "set some aside with --core-fraction 0.3, or start from a pretrained --backbone."
         raise EffaceError("no core records, and the built-in network knows nothing yet.", fix)
 
 
-def _refuse_diverged(model: MixedLinear, note: Callable[[str], None]) -> None:
+def _refuse_diverged(model: MixedLinear, note: Note) -> None:
     if model.solution is not None and model.solution.status is Status.DIVERGED:
         raise EffaceError("the solver diverged; nothing was saved.", model.solution.advice)
     if model.solution is not None and not model.solution.ok:

@@ -11,6 +11,7 @@ import numpy as np
 
 from efface.data.images import Channels
 from efface.data.records import Records
+from efface.data.remarks import Note, unheard
 from efface.environment import environment
 from efface.files import locked, read_json
 from efface.guarantee.certificates import (
@@ -33,6 +34,7 @@ def all_checks(
     retrain: bool = False,
     images: str | Records | None = None,
     absolute_paths: bool = False,
+    note: Note = unheard,
 ) -> Iterator[Check]:
     """The checks, one after the other, with no request running in between. Nothing is changed.
 
@@ -52,7 +54,10 @@ def all_checks(
         if retrain:
             yield from _retrain(workspace, model)
         if images is not None:
-            yield _from_images(workspace, model, _opened(model, images, absolute_paths))
+            known = _opened(model, images, absolute_paths)
+            for text in known.remarks:
+                note(text)
+            yield _from_images(workspace, model, known)
 
 
 # Without computing anything anew.
