@@ -18,6 +18,7 @@ from efface.network.tail import Layout
 from efface.network.tuning_choice import HELD_OUT
 from efface.parts.table import part_named
 from efface.pipeline.config import Config
+from efface.pipeline.core_people import core_people
 from efface.pipeline.train import Training, counts
 
 FEW, MANY = 8, 64  # records that are really sent through the network
@@ -51,6 +52,7 @@ def forecast(config: Config) -> dict[str, Any]:
     training = Training(config)
     records = training.records()
     guess = estimate(config, training.core(records), records)
+    drawn = core_people(config.data, records)
     return {
         "records": counts(records),
         "classes": len(records.classes),
@@ -58,7 +60,8 @@ def forecast(config: Config) -> dict[str, Any]:
         "activations_gib": round(guess.activations_gib, 3),
         "minutes_estimate": round(guess.minutes_estimate, 2),
         "skipped": len(records.skipped),
-        "notes": list(records.notes),
+        "core_people": 0 if drawn is None else drawn.people,
+        "notes": [*([] if drawn is None else [str(drawn)]), *records.notes],
     }
 
 

@@ -28,6 +28,7 @@ from efface.network.core import Core
 from efface.network.device import Placement, device_named
 from efface.parts.table import part_named
 from efface.pipeline.config import Config, to_toml
+from efface.pipeline.core_people import core_people
 from efface.pipeline.how import How
 from efface.pipeline.sharded import ShardedFit
 from efface.pipeline.tuning import TuningFolder, choice_text, choice_values, fine_tuned
@@ -174,6 +175,9 @@ def train(config: Config, watch: Watch | None = None, how: How | None = None) ->
     training = Training(config, watch.note)
     sharded = _sharded(config, how)
     records = training.records()
+    drawn = core_people(config.data, records)
+    if drawn is not None:
+        watch.note(str(drawn))
     if how.core_only:
         records = records.where(lambda record: record.split is not Split.USER)
     reingest = how.allow_reingest
@@ -201,7 +205,8 @@ def train(config: Config, watch: Watch | None = None, how: How | None = None) ->
         sharded.clean()
     seconds = round(time.monotonic() - start, 1)
     outcome = _outcome(model, records) | {"finetuning": training.tuning, "seconds": seconds}
-    return {"model": str(folder), **outcome}
+    people = 0 if drawn is None else drawn.people
+    return {"model": str(folder), **outcome, "core_people": people}
 
 
 def _sharded(config: Config, how: How) -> ShardedFit | None:
