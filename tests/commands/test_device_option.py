@@ -48,7 +48,11 @@ def run(command: str, folder: Path, work: Path, *options: str) -> dict[str, Any]
         "rows": (folder / "new.npz", "--model", model, "--out", work / "part"),
     }
     values = values_of(efface(command, *words[command], *options, "--json"))
-    found = {name: values[name] for name in values if name not in ("model", "out", "seconds")}
+    found = {
+        name: values[name]
+        for name in values
+        if name not in ("model", "out", "seconds", "seconds_estimate")
+    }
     if command == "add":
         certificate = Workspace.open(model).certificate
         found = {"certificate": certificate, "records": values["num_records"]}

@@ -1,4 +1,4 @@
-"""Whatever reads data says what in it looks like a slip: a column that means nothing, owners that look alike."""
+"""Whatever reads data says what looks like a slip: a column that means nothing, owners that look alike."""
 
 from __future__ import annotations
 

@@ -55,8 +55,9 @@ def trial(
 
     settings = load_config(config, given)
     with show("trial", mode_for(as_json=json)) as progress:
-        how = {"seed": seed, "reuse_core": reuse_core}
-        made = run(settings, requests, **how, progress=progress, note=warn)
+        made = run(
+            settings, requests, seed=seed, reuse_core=reuse_core, progress=progress, note=warn
+        )
     values = {"data": settings.data.spec, "seed": seed, **summary(made)}
     if out is not None:
         files.write_json(out, {"schema": "efface.trial/1", **values})

@@ -16,7 +16,7 @@ def unheard(sentence: str) -> None:
 
 
 def remarks_on(records: Records) -> Iterator[str]:
-    """Files that were set aside, columns that mean nothing, owners that look alike, images that occur twice."""
+    """Files set aside, columns that mean nothing, owners that look alike, images that occur twice."""
     if records.skipped:
         first = records.skipped[0]
         yield f"{len(records.skipped)} files set aside, the first {first.id!r}: {first.reason}"

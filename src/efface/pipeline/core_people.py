@@ -25,9 +25,9 @@ class CorePeople:
     def __str__(self) -> str:
         images = "" if self.images is None else f", {self.images:,} images"
         return (
-            f"core_fraction = {self.fraction:g} makes {self.people:,} of {self.of:,} people core{images}: what "
-            "the core learns of them is never forgotten, and a request of theirs is refused. Ask them first "
-            f"({PAGE})"
+            f"core_fraction = {self.fraction:g} makes {self.people:,} of {self.of:,} people core{images}: "
+            "what the core learns of them is never forgotten, and a request of theirs is refused. Ask them "
+            f"first ({PAGE})"
         )
 
 

@@ -29,10 +29,11 @@ from efface.network.device import Placement, device_named
 from efface.parts.table import part_named
 from efface.pipeline.config import Config, to_toml
 from efface.pipeline.core_people import core_people
+from efface.pipeline.estimate import estimate
 from efface.pipeline.how import How
 from efface.pipeline.sharded import ShardedFit
 from efface.pipeline.tuning import TuningFolder, choice_text, choice_values, fine_tuned
-from efface.progress import Progress
+from efface.progress import Progress, duration
 from efface.shards import engine_named
 from efface.workspace import Workspace
 from efface.workspace.founding import check_folder, check_room, check_writable
@@ -184,10 +185,11 @@ def train(config: Config, watch: Watch | None = None, how: How | None = None) ->
     Workspace(folder).check_forgotten(records.core, records.user, allow_reingest=reingest)
     core = training.core(records)
     check_room(folder, _size(config, core, records))
-    start = time.monotonic()
     if not len(records.user):
         watch.note("no user records: the model is the core model, with nothing to forget")
     _refuse_untrained(config, records)
+    guess = _guess(config, core, records, how, watch)
+    start = time.monotonic()
     if kept is not None:
         with watch.step("fine-tuning") as progress:
             core = training.fine_tuned(core, records, kept.path, progress)
@@ -203,10 +205,21 @@ def train(config: Config, watch: Watch | None = None, how: How | None = None) ->
         kept.clear()
     if sharded is not None:
         sharded.clean()
+    outcome = _outcome(model, records) | {"finetuning": training.tuning}
     seconds = round(time.monotonic() - start, 1)
-    outcome = _outcome(model, records) | {"finetuning": training.tuning, "seconds": seconds}
+    took = {"seconds": seconds, "seconds_estimate": None if guess is None else round(guess, 1)}
     people = 0 if drawn is None else drawn.people
-    return {"model": str(folder), **outcome, "core_people": people}
+    return {"model": str(folder), **outcome, **took, "core_people": people}
+
+
+def _guess(config: Config, core: Core, records: Records, how: How, watch: Watch) -> float | None:
+    """Seconds that the rest should take, as ``--dry-run`` says; None where others compute, too."""
+    if how.engine is not None or not len(records):
+        return None
+    with watch.step("estimate") as progress:
+        seconds = 60 * estimate(config, core, records).minutes_estimate
+        progress(1.0, f"about {duration(seconds)} to go")
+    return seconds
 
 
 def _sharded(config: Config, how: How) -> ShardedFit | None:
