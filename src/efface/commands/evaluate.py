@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from efface.commands.display import mode_for, show
 from efface.commands.output import (
     AbsolutePaths,
     DeviceName,
@@ -45,11 +46,13 @@ def evaluate(
     loaded, published = load_model(model, trust_module, device), current(model)
     records = read_labelled(loaded, model, data, split, note=warn, absolute_paths=absolute_paths)
     labels = [record.label for record in records]
+    with show("evaluate", mode_for(as_json=json)) as progress:
+        predicted = loaded.predict(records, progress=progress).tolist()
     values = {
         "model": str(model),
         "release": None if published is None else published.release,
         "split": split,
-        **measure(labels, loaded.predict(records).tolist()),
+        **measure(labels, predicted),
     }
     finish(values, as_json=json, render=lambda console: _render(console, values))
 

@@ -26,6 +26,7 @@ from efface.network.activations import Activations
 from efface.network.backbone import Backbone
 from efface.network.core import Core
 from efface.network.device import Placement, device_named
+from efface.network.in_turn import in_turn
 from efface.parts.table import part_named
 from efface.pipeline.config import Config, to_toml
 from efface.pipeline.core_people import core_people
@@ -33,7 +34,7 @@ from efface.pipeline.estimate import estimate
 from efface.pipeline.how import How
 from efface.pipeline.sharded import ShardedFit
 from efface.pipeline.tuning import TuningFolder, choice_text, choice_values, fine_tuned
-from efface.progress import Progress, duration
+from efface.progress import Progress, duration, part
 from efface.shards import engine_named
 from efface.workspace import Workspace
 from efface.workspace.founding import check_folder, check_room, check_writable
@@ -200,12 +201,16 @@ def train(config: Config, watch: Watch | None = None, how: How | None = None) ->
     with watch.step("user part") as progress:
         model = training.fit_user(core, records, progress, sharded if len(records.user) else None)
         _refuse_diverged(model, watch.note)
-    training.save(model, folder, overwrite=how.overwrite, allow_reingest=reingest)
+    with watch.step("workspace") as progress:
+        progress(0.0, f"writing {folder.name}")
+        training.save(model, folder, overwrite=how.overwrite, allow_reingest=reingest)
+        progress(1.0, f"{folder.name} is written")
     if kept is not None:
         kept.clear()
     if sharded is not None:
         sharded.clean()
-    outcome = _outcome(model, records) | {"finetuning": training.tuning}
+    with watch.step("test") as progress:
+        outcome = _outcome(model, records, progress) | {"finetuning": training.tuning}
     seconds = round(time.monotonic() - start, 1)
     took = {"seconds": seconds, "seconds_estimate": None if guess is None else round(guess, 1)}
     people = 0 if drawn is None else drawn.people
@@ -258,23 +263,32 @@ def counts(records: Records) -> dict[str, int]:
     return {"core": len(records.core), "user": len(records.user), "test": len(records.test)}
 
 
-def _outcome(model: MixedLinear, records: Records) -> dict[str, Any]:
+def _outcome(
+    model: MixedLinear, records: Records, progress: Progress | None = None
+) -> dict[str, Any]:
     return {
         "core_digest": model.core.digest,
         "records": counts(records),
         "classes": len(records.classes),
         "weights": model.user.num_weights,
         "part": {"kind": model.user.kind, **(model.user.summary(model.data) or {})},
-        "accuracy": _accuracy(model, records),
+        "accuracy": _accuracy(model, records, progress),
         "solution": _solution(model),
         "skipped": len(records.skipped),
     }
 
 
-def _accuracy(model: MixedLinear, records: Records) -> dict[str, float | None]:
-    if not len(records.test):
+def _accuracy(
+    model: MixedLinear, records: Records, progress: Progress | None
+) -> dict[str, float | None]:
+    test = records.test
+    if not len(test):
+        part(progress, 0, 1)(1.0, "no test records")
         return {"core": None, "user": None}
-    return {"core": model.core.accuracy(records.test), "user": model.accuracy(records.test)}
+    logits = in_turn(model.core.logits, test, part(progress, 0, 0.5, "core"))
+    core = float((logits.argmax(1) == model.core.labels(test)).float().mean())
+    user = model.accuracy(test, progress=part(progress, 0.5, 1, "core + user"))
+    return {"core": core, "user": user}
 
 
 def _solution(model: MixedLinear) -> dict[str, Any] | None:
