@@ -9,7 +9,16 @@ from pathlib import Path
 
 from efface.data import columns, names
 from efface.data.found import Found, ReadOptions, Row
-from efface.data.images import Channels, FileImage, decode, digest_of, naming, num_channels
+from efface.data.images import (
+    Channels,
+    FileImage,
+    decode,
+    digest_of,
+    is_whole,
+    naming,
+    num_channels,
+)
+from efface.data.promises import few
 from efface.data.readers.folder import id_below
 from efface.data.record import Record, Skipped, Split
 from efface.errors import EffaceError, FormatError, RecordError
@@ -34,8 +43,9 @@ def assemble(found: Found, options: ReadOptions) -> Assembled:
                    False then: see ``class_list``).
     core_fraction  see ``Records.with_core_fraction``, as is ``seed``.
     channels       "gray" or "rgb" converts at decoding; None demands that all records agree.
-    skip_bad       decodes every image now and sets bad ones aside in ``.skipped``. Otherwise
-                   missing and unrecognisable files are errors now, truncated ones when decoded.
+    skip_bad       decodes every image now and sets bad ones aside in ``.skipped``. Otherwise missing,
+                   unrecognisable and cut-off files are an error now, which names them; what is damaged
+                   in its middle is one when it is decoded.
     absolute_paths a list may name files anywhere, by their absolute paths; the reader has seen to it.
     """
     unknown = set(options) - set(ReadOptions.__annotations__)
@@ -82,19 +92,28 @@ def _inspect(
     records: list[Record] = []
     counts: list[int] = []
     bad: list[Skipped] = []
+    fix = ""
     for row in rows:
         try:
             record, count = _look_at(row, channels, fully=skip_bad)
         except RecordError as problem:
-            if not skip_bad:
-                raise
             bad.append(Skipped(row.id, problem.message.removeprefix(f"record {row.id!r}: ")))
+            fix = fix or problem.fix
         else:
             records.append(record)
             counts.append(count)
+    if bad and not skip_bad:
+        raise _unreadable(bad, fix)
     if channels is None:
         _check_channels_agree(records, counts)
     return records, bad
+
+
+def _unreadable(bad: Sequence[Skipped], fix: str) -> RecordError:
+    """All of them at once: who repairs one should not wait for the next."""
+    first, *others = bad
+    more = f" {len(others)} more cannot be read: {few([o.id for o in others])}." if others else ""
+    return RecordError(first.id, first.reason + more, fix)
 
 
 def _look_at(row: Row, channels: Channels | None, *, fully: bool) -> tuple[Record, int]:
@@ -102,7 +121,9 @@ def _look_at(row: Row, channels: Channels | None, *, fully: bool) -> tuple[Recor
     with naming(row.id):
         content = row.source.content()
         count = num_channels(content)
-        if fully:
+        if fully or not is_whole(
+            content
+        ):  # of what was cut short only decoding says if it can be used
             decode(content, channels)
     return Record(digest=digest_of(content), channels=channels, **vars(row)), count
 
