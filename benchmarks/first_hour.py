@@ -59,6 +59,9 @@ class Clock:
 
     bin: Path
     timed: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    estimates: list[float] = field(
+        default_factory=list
+    )  # minutes, of each training line of the README
 
     @property
     def environment(self) -> dict[str, str]:
@@ -135,7 +138,16 @@ def readme(clock: Clock, network: Path | None, photos: Path | None) -> None:
     clock.must("setting", "python", "-c", reencode)
     for step in _steps(README):
         if isinstance(step, Command):
+            if step.words[:2] == ("efface", "train") and "--dry-run" not in step.words:
+                clock.estimates.append(_estimate(clock, step.words))
             clock.must("readme", *step.words)
+
+
+def _estimate(clock: Clock, words: tuple[str, ...]) -> float:
+    """The minutes that ``--dry-run`` says of a training line."""
+    came = clock.must("estimate", *words, "--dry-run", "--json")
+    line = next(line for line in came.output.splitlines() if '"minutes_estimate"' in line)
+    return float(json.loads(line)["minutes_estimate"])
 
 
 def _link(network: Path, to: Path) -> None:
@@ -163,8 +175,8 @@ def _steps(page: Path) -> Iterator[Step]:
     yield from steps(page.read_text(encoding="utf-8"))
 
 
-def summary(timed: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """What one compares: the same step of both."""
+def summary(timed: dict[str, list[dict[str, Any]]], estimates: list[float]) -> dict[str, Any]:
+    """What one compares: the same step of both, and what ``--dry-run`` said of training with what it took."""
 
     def of(part: str, start: str) -> float | None:
         found = [
@@ -173,12 +185,15 @@ def summary(timed: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
         return found[0] if found else None
 
     both = of("scikit-learn", "features"), of("scikit-learn", " fit")
+    trained = of("readme", "efface train")
     return {
+        "estimate_minutes": estimates[0] if estimates else None,
+        "train_minutes": None if trained is None else round(trained / 60, 2),
         "seconds_by_part": {
             part: round(sum(t["seconds"] for t in ts), 1) for part, ts in timed.items()
         },
         "train": {
-            "efface": of("readme", "efface train"),
+            "efface": trained,
             "scikit-learn": round(sum(map(float, filter(None, both))), 2),
         },
         "forget_one_person": {
@@ -230,14 +245,15 @@ def main() -> None:
         "load_after": round(os.getloadavg()[0], 1),
     }
     steps = {part: _shown(ts, folder) for part, ts in clock.timed.items()}
-    report(values, summary(clock.timed), steps, args)
+    report(values, summary(clock.timed, clock.estimates), steps, args)
 
 
 def report(
     setting: dict[str, Any], found: dict[str, Any], steps: dict[str, Any], args: argparse.Namespace
 ) -> None:
     """Each deed beside scikit-learn's script, where that can do it."""
-    deeds = {name: pair for name, pair in found.items() if pair.get("efface") is not None}
+    pairs = {name: pair for name, pair in found.items() if isinstance(pair, dict)}
+    deeds = {name: pair for name, pair in pairs.items() if pair.get("efface") is not None}
     both = {name: pair for name, pair in deeds.items() if pair[PEER] is not None}
     Outcome(
         name="first-hour",

@@ -48,6 +48,7 @@ _WHERE = {
     "check": "efface.pipeline.check",
     "settled": "efface.data.class_list",
     "EffaceError": "efface.errors",
+    "EffaceWarning": "efface.errors",
 }
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from efface.data.records import Records as Records
     from efface.door.classifier import ForgettingClassifier as ForgettingClassifier
     from efface.errors import EffaceError as EffaceError
+    from efface.errors import EffaceWarning as EffaceWarning
     from efface.export.hub import from_pretrained as from_pretrained
     from efface.export.hub import push_to_hub as push_to_hub
     from efface.guarantee.promise import Guarantee as Guarantee

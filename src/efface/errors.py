@@ -45,6 +45,10 @@ def _again(
     return made
 
 
+class EffaceWarning(UserWarning):
+    """Worth a look, and no error: a column that means nothing here, owners that look alike."""
+
+
 class RecordError(EffaceError):
     """Something is wrong with one record (or one class); ``record`` names it."""
 

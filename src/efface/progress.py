@@ -11,6 +11,13 @@ from collections.abc import Callable
 Progress = Callable[[float, str], None]
 
 
+def duration(seconds: float) -> str:
+    """A time as people say it: 12 s, 3 min, 2.5 h."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
 def part(whole: Progress | None, start: float, stop: float, name: str = "") -> Progress:
     """A callback for one part of a longer task: its 0…1 is the whole's ``start``…``stop``.
 

@@ -149,7 +149,13 @@ def test_the_program_keeps_stdout_for_the_result(
     (line,) = done.stdout.splitlines()
     assert json.loads(line)["model"] == str(tmp_path / "m")
     progress = [json.loads(line) for line in done.stderr.splitlines()]
-    assert {entry["task"] for entry in progress} == {"core", "user part"}
+    assert {entry["task"] for entry in progress} == {
+        "estimate",
+        "core",
+        "user part",
+        "workspace",
+        "test",
+    }
     assert all(0 <= entry["progress"] <= 1 for entry in progress)
 
 

@@ -24,7 +24,15 @@ FAILS = {"audit": 3, "scan": 3}  # the owner is still in the model
 
 LITTLE = ("--worlds", 0, "--canaries", 0)
 # Files and times; a partner's words are tagged with a key of its own, their sums are not.
-TELLS_WHERE = ("model", "workspace", "out", "seconds", "message", "statement_digest")
+TELLS_WHERE = (
+    "model",
+    "workspace",
+    "out",
+    "seconds",
+    "seconds_estimate",
+    "message",
+    "statement_digest",
+)
 
 
 def _joining(model: Path, work: Path) -> tuple[object, ...]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import json
 import re
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.places import ROOT
@@ -38,6 +40,27 @@ def test_a_class_that_is_also_core_is_said_to_be_still_known(tmp_path: Path) -> 
         assert result.exit_code == 0, result.stderr
         said = " ".join((result.stdout + result.stderr).split())
         assert f"the class 'a' is still known: {number} images of it are core data" in said
+
+
+def test_the_benchmark_holds_the_estimate_against_what_training_took(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    script, said = import_module("first_hour"), '{"minutes_estimate": 1.5}'
+
+    class Clock(script.Clock):
+        def run(self, part: str, command: Any) -> Any:
+            self.timed.setdefault(part, []).append({"line": command.text, "seconds": 120.0})
+            return script.Printed(0, said if "--dry-run" in command.words else "")
+
+    clock = Clock(Path("bin"))
+    words = ("efface", "train", "--config", "run.toml", "--out", "model")
+    clock.estimates.append(script._estimate(clock, words))
+    clock.must("readme", *words)
+    clock.must("scikit-learn", "python", "first_hour_sklearn.py", "fit")
+    values = script.summary(clock.timed, clock.estimates)
+    assert (values["estimate_minutes"], values["train_minutes"]) == (1.5, 2.0)
+    assert clock.timed["estimate"][0]["line"].endswith("--dry-run --json")
 
 
 def test_the_seconds_on_the_page_are_those_that_were_measured() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import io
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +13,9 @@ from hypothesis import strategies as st
 from PIL import Image
 from tests.cases import encoded
 
-from efface.data.images import Channels, decode, digest_of, num_channels
+from efface.data.images import Channels, decode, digest_of, is_whole, num_channels
+from efface.data.records import Records
+from efface.errors import RecordError
 
 RAMP = np.arange(48, dtype=np.uint8).reshape(4, 4, 3) * 5
 
@@ -121,3 +125,60 @@ def test_digest_of_arrays_tells_shape_and_dtype_apart() -> None:
     assert len({digest_of(array) for array in shapes}) == 3
     strided = np.arange(32, dtype=np.uint8).reshape(4, 8)[:, ::2]
     assert digest_of(strided) == digest_of(strided.copy())
+
+
+SAVED: dict[str, dict[str, Any]] = {
+    "JPEG": {},
+    "progressive": {"format": "JPEG", "progressive": True},
+    "PNG": {},
+    "GIF": {},
+    "JPEG2000": {},
+    "BMP": {},
+    "WEBP": {},
+}
+
+
+def saved(name: str) -> bytes:
+    noise = np.random.default_rng(0).integers(0, 256, (40, 40, 3), dtype=np.uint8)
+    options = {"format": name, **SAVED[name]}
+    thumbnail = Image.fromarray(noise[:8, :8].copy())
+    if options["format"] == "JPEG":  # a whole picture in its header, as cameras write
+        options["exif"] = b"Exif\0\0" + encoded(thumbnail, "JPEG")
+    buffer = io.BytesIO()
+    Image.fromarray(noise).save(buffer, **options)  # type: ignore[arg-type]
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_a_whole_image_is_taken_for_whole(name: str) -> None:
+    """Or every image of this kind would be decoded twice."""
+    assert is_whole(saved(name))
+
+
+@pytest.mark.parametrize("name", ["JPEG", "progressive", "PNG", "GIF", "JPEG2000"])
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.7, 0.9, 0.999])
+def test_an_image_that_was_cut_off_is_refused_exactly_if_it_cannot_be_decoded(
+    name: str, share: float
+) -> None:
+    """Where the cut is in the header the thumbnail in it is whole, and opening fails."""
+    data = saved(name)
+    cut = data[: int(share * len(data))]
+    try:
+        decode(cut)
+    except Exception:
+        with pytest.raises(RecordError):
+            Records.from_images([cut], ["a"])
+    else:
+        assert len(Records.from_images([cut], ["a"])) == 1
+
+
+@pytest.mark.parametrize("name", ["JPEG", "PNG", "GIF"])
+def test_bytes_after_the_end_do_no_harm(name: str) -> None:
+    """They are not taken for whole, or they are: either way the image is read."""
+    file = io.BytesIO(saved(name) + b"\0" * 20)
+    (made,) = Records.from_images([file.getvalue()], ["a"])
+    np.testing.assert_array_equal(made.image(), decode(saved(name)))
+
+
+def test_pixels_are_whole() -> None:
+    assert is_whole(np.zeros((4, 4), dtype=np.uint8))

@@ -132,15 +132,36 @@ def test_unreadable_image_is_found_at_once(tmp_path: Path, data: bytes) -> None:
     assert [bad.id for bad in records.skipped] == ["cat/2.png"]
 
 
-def test_truncated_image_is_found_at_decoding_or_when_asked(tmp_path: Path) -> None:
+def test_truncated_image_is_found_at_once(tmp_path: Path) -> None:
     write(tmp_path, {"cat/1.png": png(1), "cat/2.jpg": truncated(2)})
-    records = Records.from_folder(tmp_path)
-    with pytest.raises(RecordError, match=r"'cat/2.jpg'.*truncated"):
-        records[1].image()
+    with pytest.raises(RecordError, match=r"'cat/2.jpg'.*truncated.*Fix: .*--skip-bad"):
+        Records.from_folder(tmp_path)
     records = Records.from_folder(tmp_path, skip_bad=True)
     (bad,) = records.skipped
     assert bad.id == "cat/2.jpg"
     assert bad.reason.startswith("the image cannot be read (image file is truncated")
+
+
+def test_all_images_that_cannot_be_read_are_named_together(tmp_path: Path) -> None:
+    bad = {f"cat/{i}.jpg": truncated(i) for i in range(2, 9)}
+    write(tmp_path, {"cat/1.png": png(1), "cat/0.png": b"", **bad})
+    with pytest.raises(RecordError) as problem:
+        Records.from_folder(tmp_path)
+    assert problem.value.record == "cat/0.png"
+    assert "7 more cannot be read: 'cat/2.jpg', 'cat/3.jpg'" in problem.value.message
+    assert "and 2 more" in problem.value.message
+    assert "--skip-bad" in problem.value.fix
+
+
+def test_what_is_damaged_in_its_middle_is_found_at_decoding(tmp_path: Path) -> None:
+    data = png(2)
+    middle = data.index(b"IDAT") + 8
+    write(
+        tmp_path, {"cat/1.png": png(1), "cat/2.png": data[:middle] + b"\0" * 9 + data[middle + 9 :]}
+    )
+    records = Records.from_folder(tmp_path)
+    with pytest.raises(RecordError, match=r"'cat/2.png'.*cannot be read"):
+        records[1].image()
 
 
 def test_skipping_never_empties_a_class(tmp_path: Path) -> None:

@@ -3,15 +3,36 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import pytest
+from tests import cases
+from tests.shell import efface, values_of, write
+from tests.workspaces import CORE, TEST, people
+from torch import Tensor
 
+from efface.arithmetic.exact.form import ExactForm
+from efface.arithmetic.form import FloatForm, Form
+from efface.arithmetic.integer.form import IntegerForm
 from efface.commands.display import Mode, show
+from efface.data.preprocess import Preprocess
 from efface.data.records import Records
+from efface.network.core import Core
 from efface.pipeline.config import Config, load_config
-from efface.pipeline.estimate import Speed, _compact_seconds, _test_seconds, _user_seconds
+from efface.pipeline.estimate import (
+    PASSES,
+    Speed,
+    Speeds,
+    _compact_seconds,
+    _test_seconds,
+    _user_seconds,
+    estimate,
+)
+from efface.progress import duration
 
 SPEED = Speed(activations=0.1, prefix=0.09, tail=0.01, product=0.02)
+SPEEDS = Speeds(SPEED, SPEED)
 
 
 def config(**given: object) -> Config:
@@ -37,8 +58,100 @@ def test_without_core_data_synthetic_images_are_counted() -> None:
 
 
 def test_test_images_are_seen_twice() -> None:
-    assert _test_seconds(config(), 10, SPEED) == pytest.approx(10 * (0.2 + 0.01 + 0.03))
-    assert _test_seconds(config(), 0, SPEED) == 0
+    assert _test_seconds(config(), 10, SPEEDS) == pytest.approx(10 * (0.2 + 0.01 + 0.03))
+    assert _test_seconds(config(), 0, SPEEDS) == 0
+
+
+def test_they_are_seen_once_in_floats_and_once_in_the_models_arithmetic() -> None:
+    slow = Speed(activations=1.0, prefix=0.9, tail=0.1)
+    assert _test_seconds(config(), 10, Speeds(SPEED, slow)) == pytest.approx(10 * (0.11 + 1.3))
+
+
+@pytest.mark.parametrize("kind", ["cg", "dual"])
+def test_an_iterative_solver_is_not_counted_with_its_limit(kind: str) -> None:
+    given = {"user.kind": "tangent", "user.solver": kind}
+    seconds = _user_seconds(config(**given), 1000, 10, 10_000, SPEED)
+    assert seconds == pytest.approx(PASSES * 1000 * SPEED.product)
+    few = {**given, "user.solver": {"kind": kind, "max_passes": 7}}
+    assert _user_seconds(config(**few), 1000, 10, 10_000, SPEED) == pytest.approx(7 * 20)
+
+
+def test_sgd_is_counted_with_its_epochs() -> None:
+    given = {"user.kind": "tangent", "user.solver": "sgd", "user.epochs": 4}
+    assert _user_seconds(config(**given), 1000, 10, 10_000, SPEED) == pytest.approx(5 * 20)
+
+
+# What is timed.
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, form: type[Form]) -> list[int]:
+    """The images that each call of this form's prefix is given from now on."""
+    seen: list[int] = []
+    plain = form.boundary_of
+
+    def boundary_of(self: Form, images: Tensor) -> Tensor:
+        seen.append(len(images))
+        return plain(self, images)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(form, "boundary_of", boundary_of)
+    return seen
+
+
+def small(kind: str) -> tuple[Core, Records]:
+    records = cases.tiny_records(6, 1, channels=3)
+    side = cases.TINY[kind][1]
+    net = cases.randomised(cases.tiny(kind))
+    return Core(net, classes=records.classes, preprocess=Preprocess(side, side)), records
+
+
+@pytest.mark.parametrize(
+    ("kind", "arithmetic", "timed"),
+    [
+        ("vit", "auto", ExactForm),
+        ("vit", "float", FloatForm),
+        ("resnet-basic", "auto", IntegerForm),
+    ],
+)
+def test_the_arithmetic_that_will_be_used_is_timed(
+    kind: str, arithmetic: str, timed: type[Form], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exact sums take two to three times as long as floats, so timing these instead is off by as much."""
+    core, records = small(kind)
+    seen = {form: counted(monkeypatch, form) for form in (ExactForm, IntegerForm)}
+    guess = estimate(config(**{"user.arithmetic": arithmetic}), core, records)
+    assert guess.form == timed.kind
+    assert guess.num_passes is None
+    for form, calls in seen.items():
+        assert (sum(calls) >= 2 * 3 * len(records)) is (form is timed)  # from files, and alone
+
+
+def test_the_tangent_part_is_timed_in_floats(monkeypatch: pytest.MonkeyPatch) -> None:
+    core, records = small("vit")
+    seen = counted(monkeypatch, ExactForm)
+    guess = estimate(config(**{"user.kind": "tangent", "user.mu": 0.1}), core, records)
+    assert (guess.form, guess.num_passes) == (FloatForm.kind, PASSES)
+    assert seen == []
+
+
+def test_training_says_what_it_took_and_what_was_expected(tmp_path: Path) -> None:
+    data = write(tmp_path / "data.npz", CORE, people(), TEST)
+    words = ("train", data, "--features", 40, "--out", tmp_path / "model")
+    shown = efface(*words)
+    assert shown.exit_code == 0, shown.stderr
+    assert re.search(r"took \d+ s; the estimate was \d+ s", shown.stdout)
+    values = values_of(efface(*words, "--overwrite", "--json"))
+    assert values["seconds"] > 0
+    assert values["seconds_estimate"] > 0
+    few = values_of(efface("train", data, "--dry-run", "--features", 40, "--json"))
+    assert few["form"] == "integer"
+    assert few["passes_estimate"] is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.4, "0 s"), (89, "89 s"), (180, "3 min"), (9000, "2.5 h")]
+)
+def test_times_as_people_say_them(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
 
 
 def test_json_progress_says_what_is_left(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import csv
 import json
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 from tests.photos import write_photos
+from tests.places import ROOT
 from typer.testing import CliRunner, Result
 
 from efface.cli import app
@@ -16,11 +21,15 @@ from efface.data.looks import near_pairs
 from efface.data.names import slips
 from efface.data.promises import is_core_owner
 from efface.pipeline.config import load_config
+from efface.pipeline.core_people import PAGE
 from efface.pipeline.survey import survey
 
+init = import_module("efface.commands.init")
 
-def efface(*words: object) -> Result:
-    return CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "200"})
+
+def efface(*words: object, typed: str | None = None) -> Result:
+    given = [str(word) for word in words]
+    return CliRunner().invoke(app, given, env={"COLUMNS": "200"}, input=typed)
 
 
 @pytest.fixture
@@ -88,6 +97,108 @@ def test_core_from_people_is_said_in_numbers(photos: Path) -> None:
     drawn = sum(is_core_owner(owner, 0.5) for owner in owners)
     assert any(f"{drawn} of 17 people core" in text for text in values["warnings"])
     assert f"core_fraction = 0.5  # {drawn} of 17 people" in Path("run.toml").read_text()
+
+
+def test_training_says_how_many_people_can_never_be_forgotten(photos: Path) -> None:
+    with (photos / "metadata.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    rows = [row for row in rows if row["split"] == "train" and row["file_name"] != "0002.png"]
+    owners = {row["owner"] for row in rows}
+    images = sum(is_core_owner(row["owner"], 0.5) for row in rows)
+    people = sum(is_core_owner(owner, 0.5) for owner in owners)
+    assert 0 < people < len(owners)
+    text = f"core_fraction = 0.5 makes {people} of {len(owners)} people core, {images} images: "
+    words = ("train", photos, "--core-fraction", 0.5, "--skip-bad", "--out", "model")
+    result = efface(*words, "--features", 40, "--json")
+    assert result.exit_code == 0, result.stderr
+    assert text in result.stderr
+    assert "never forgotten, and a request of theirs is refused" in result.stderr
+    assert "docs/officer.md" in result.stderr
+    assert json.loads(result.stdout)["core_people"] == people
+    looked = json.loads(efface(*words, "--dry-run", "--json").stdout)
+    assert looked["core_people"] == people
+    assert looked["notes"][0].startswith(text)
+
+
+def test_the_page_on_core_that_is_named_has_the_answers() -> None:
+    page = (ROOT / PAGE).read_text(encoding="utf-8")
+    assert "## What if someone in core asks?" in page
+    assert "## How do I choose core?" in page
+    said = " ".join(efface("train", "--help").stdout.replace("│", " ").split())
+    assert "core whole: they are never forgotten." in said
+
+
+def test_training_without_a_share_says_nothing_of_people(photos: Path) -> None:
+    result = efface("train", photos, "--core-fraction", 0, "--classes", "a", "--dry-run")
+    assert "people core" not in result.stdout + result.stderr
+
+
+# The questions on a terminal.
+
+
+@pytest.fixture
+def answered(photos: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """``efface init`` as on a terminal, with these lines typed."""
+    monkeypatch.setattr(init, "_somebody_is_there", lambda: True)
+
+    def run(*lines: str, words: tuple[object, ...] = ()) -> Result:
+        return efface("init", photos, *words, typed="".join(f"{line}\n" for line in lines))
+
+    return run
+
+
+def test_enter_chooses_the_public_network_and_nobody_as_core(answered: Any) -> None:
+    result = answered("", "")
+    assert result.exit_code == 0, result.stderr
+    assert "Which data may be core? It is never forgotten." in result.stdout
+    config = load_config("run.toml")
+    assert config.core.backbone == "hf:microsoft/resnet-50"
+    assert (config.data.core_fraction, config.data.core_data) == (0, None)
+
+
+def test_a_public_set_is_asked_for_by_name(answered: Any) -> None:
+    assert answered("hf:models/mine", "2", "public").exit_code == 0
+    config = load_config("run.toml")
+    assert config.core.backbone == "hf:models/mine"
+    assert (config.data.core_fraction, config.data.core_data) == (None, "public")
+
+
+@pytest.mark.parametrize(("sure", "fraction"), [("y", 0.5), ("n", 0.0), ("", 0.0)])
+def test_people_become_core_only_after_a_yes_to_their_number(
+    answered: Any, sure: str, fraction: float
+) -> None:
+    result = answered("", "3", "0.5", sure)
+    assert result.exit_code == 0, result.stderr
+    people = survey("photos").core_people(0.5)
+    assert f"{people} of 17 people can then never be forgotten. Go on?" in result.stdout
+    assert load_config("run.toml").data.core_fraction == fraction
+
+
+def test_what_options_answer_is_not_asked(answered: Any, photos: Path) -> None:
+    given = ("--backbone", "cnn", "--core-fraction", 0.3)
+    result = answered(words=given)
+    assert result.exit_code == 0, result.stderr
+    assert "Which data" not in result.stdout
+    assert "The network (" not in result.stdout
+    result = answered("cnn", words=("--core-data", "public", "--overwrite"))
+    assert load_config("run.toml").data.core_data == "public"
+    assert "Which data" not in result.stdout
+
+
+def test_data_with_core_records_of_its_own_is_not_asked_about_core(
+    answered: Any, photos: Path
+) -> None:
+    listing = photos / "metadata.csv"
+    listing.write_text(listing.read_text().replace("cohort-1,train", "cohort-1,core"))
+    result = answered("")
+    assert result.exit_code == 0, result.stderr
+    assert "Which data" not in result.stdout
+
+
+def test_nobody_is_asked_who_said_so(answered: Any) -> None:
+    result = answered(words=("--no-input",))
+    assert result.exit_code == 0, result.stderr
+    assert "Which data" not in result.stdout
 
 
 def test_a_config_that_is_there_stays(photos: Path) -> None:

@@ -39,14 +39,19 @@ def add(
 
     An image that was forgotten in this workspace is refused, whatever its name is now.
     """
+    from efface.data.names import newcomers
     from efface.network.backbone import trusted_module
     from efface.pipeline.inputs import load_model, read_labelled
     from efface.workspace import Workspace
 
     opened = Workspace.open(workspace, module=trusted_module(trust_module))
     model = load_model(workspace, trust_module)
-    records = read_labelled(model, workspace, data, "user", absolute_paths=absolute_paths)
+    records = read_labelled(
+        model, workspace, data, "user", note=warn, absolute_paths=absolute_paths
+    )
     chosen = records.select(cohort=cohort, owner=owner)
+    for text in newcomers(chosen.owners, opened.records.owners):
+        warn(text)
     _warn_of_core(opened, chosen)
     with show("add", mode_for(as_json=json)) as progress:
         result = opened.add(chosen, allow_reingest=allow_reingest, device=device, progress=progress)

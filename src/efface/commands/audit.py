@@ -17,6 +17,7 @@ from efface.commands.output import (
     finish,
     plain,
     table,
+    warn,
 )
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def audit(
 
     opened = Workspace.open(workspace, module=trusted_module(trust_module), recover=False)
     with show("audit", mode_for(as_json=json)) as progress:
-        asked, test = read(opened, data, owner, id_, absolute_paths=absolute_paths)
+        asked, test = read(opened, data, owner, id_, absolute_paths=absolute_paths, note=warn)
         settings = Settings(seeds=1, worlds=worlds, canaries=canaries, seed=seed)
         words: dict[str, Any] = {"owners": owner or (), "device": device}
         values = run(opened, asked, test, settings, out, progress, **words)

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from efface.commands.display import mode_for, show
 from efface.commands.output import JsonFlag, cell, finish, table
+from efface.progress import part
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,8 +45,10 @@ def check(
     from efface.pipeline.check import check as find
     from efface.pipeline.check import check_form
 
-    findings = find(backbone, linearize=linearize)
-    form = check_form(backbone, linearize=linearize)
+    with show("check", mode_for(as_json=json)) as progress:
+        progress(0.0, "what would break")
+        findings = find(backbone, linearize=linearize)
+        form = check_form(backbone, linearize=linearize, progress=part(progress, 0.3, 1))
     open_ = [finding for finding in findings if not finding.fixed]
     values = {
         "backbone": backbone,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from efface.commands.display import mode_for, show
-from efface.commands.output import JsonFlag, finish, percent, plain, table
+from efface.commands.output import JsonFlag, finish, percent, plain, table, warn
 from efface.commands.settings import Given, takes_settings
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def compare(
     )
     with show("compare", mode_for(as_json=json)) as progress:
         config = load_config(None, given)
-        values = run(config, settings, out, owner=owner, progress=progress)
+        values = run(config, settings, out, owner=owner, progress=progress, note=warn)
     finish(values, as_json=json, render=lambda console: render(console, values))
     if values["contradictions"]:
         raise typer.Exit(3)

@@ -1,7 +1,8 @@
 """Progress on a terminal, in a log, or as JSON lines, as the place it is shown in asks for.
 
 ``show`` gives a task its ``Progress`` callback: one that draws a bar, writes JSON lines for programs, or
-leaves a single line a task in a log. Everything goes to stderr: stdout belongs to the result.
+leaves lines in a log: one when a task is done, and while it runs one every half minute. Everything goes to
+stderr: stdout belongs to the result.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 
-from efface.progress import Progress
+from efface.progress import Progress, duration
 
 JSON_INTERVAL = 0.5  # seconds between two JSON lines of one task
+LOG_INTERVAL = 30.0  # seconds between two lines of one task in a log
 
 
 class Mode(StrEnum):
@@ -26,7 +28,7 @@ class Mode(StrEnum):
 
 
 def mode_for(*, as_json: bool) -> Mode:
-    """A bar if a person watches stderr; else JSON lines for a program, one line a task for a log."""
+    """A bar if a person watches stderr; else JSON lines for a program, a few lines for a log."""
     if sys.stderr.isatty():
         return Mode.BAR
     return Mode.JSON if as_json else Mode.LOG
@@ -87,20 +89,32 @@ def _json_lines(task: str) -> Iterator[Progress]:
             return
         last = now
         line = {"task": task, "progress": round(fraction, 4), "message": message}
-        if fraction > 0:  # if it goes on as it went so far
-            line["seconds_left"] = round((now - begin) * (1 - min(fraction, 1.0)) / fraction, 1)
+        if fraction > 0:
+            line["seconds_left"] = round(_left(now - begin, fraction), 1)
         print(json.dumps(line), file=sys.stderr, flush=True)
 
     yield progress
 
 
+def _left(seconds: float, fraction: float) -> float:
+    """If it goes on as it went so far."""
+    return seconds * (1 - min(fraction, 1.0)) / fraction
+
+
 @contextmanager
 def _log(task: str) -> Iterator[Progress]:
     begin, latest = time.monotonic(), ""
+    last = begin
 
     def progress(fraction: float, message: str) -> None:
-        nonlocal latest
-        latest = message
+        nonlocal latest, last
+        latest, now = message, time.monotonic()
+        if now - last < LOG_INTERVAL or fraction >= 1:
+            return
+        last = now
+        left = f", about {duration(_left(now - begin, fraction))} left" if fraction > 0 else ""
+        text = f"{task}: {fraction:.0%} after {duration(now - begin)}{left}"
+        print(f"{text} ({message})" if message else text, file=sys.stderr, flush=True)
 
     yield progress
     text = f"{task}: {time.monotonic() - begin:.1f} s"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from efface.commands.display import mode_for, show
 from efface.commands.output import (
     AbsolutePaths,
     DeviceName,
@@ -16,6 +17,7 @@ from efface.commands.output import (
     finish,
     percent,
     table,
+    warn,
 )
 
 if TYPE_CHECKING:
@@ -42,13 +44,15 @@ def evaluate(
     from efface.workspace.published import current
 
     loaded, published = load_model(model, trust_module, device), current(model)
-    records = read_labelled(loaded, model, data, split, absolute_paths=absolute_paths)
+    records = read_labelled(loaded, model, data, split, note=warn, absolute_paths=absolute_paths)
     labels = [record.label for record in records]
+    with show("evaluate", mode_for(as_json=json)) as progress:
+        predicted = loaded.predict(records, progress=progress).tolist()
     values = {
         "model": str(model),
         "release": None if published is None else published.release,
         "split": split,
-        **measure(labels, loaded.predict(records).tolist()),
+        **measure(labels, predicted),
     }
     finish(values, as_json=json, render=lambda console: _render(console, values))
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from efface.commands.display import mode_for, show
 from efface.commands.output import JsonFlag, ModelPath, TrustModule, cell, finish, plain, table
 
 if TYPE_CHECKING:
@@ -51,7 +52,10 @@ def export(
 
     asked = {"onnx": onnx, "torch": torch, "numpy-head": numpy_head, "files": own_files}
     formats = [name for name, wanted in asked.items() if wanted]
-    manifest = write(model, formats, out, module=trusted_module(trust_module))
+    with show("export", mode_for(as_json=json)) as progress:
+        manifest = write(
+            model, formats, out, module=trusted_module(trust_module), progress=progress
+        )
     values: dict[str, Any] = {"model": str(model), "out": str(out), **manifest}
     finish(values, as_json=json, render=lambda console: _render(console, values))
 

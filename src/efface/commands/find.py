@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from efface.commands.display import mode_for, show
 from efface.commands.forget import WorkspacePath
 from efface.commands.output import JsonFlag, finish, table
 
@@ -36,7 +37,8 @@ def find(
     from efface.workspace import Workspace
     from efface.workspace.finding import find as look
 
-    matches = look(Workspace.open(workspace), image, near)
+    with show("find", mode_for(as_json=json)) as progress:
+        matches = look(Workspace.open(workspace), image, near, progress=progress)
     values = {
         "workspace": str(workspace),
         "image": str(image),

@@ -70,7 +70,7 @@ def init(
     if not json:
         finish({}, as_json=False, render=lambda console: _render(console, found))
     chosen = {"core.backbone": PUBLIC_NETWORK, **given}
-    if not (json or no_input) and sys.stdin.isatty() and sys.stdout.isatty():
+    if not (json or no_input) and _somebody_is_there():
         chosen |= _ask(given, found)
     config = answers(_config(chosen), found)
     config_file.write_text(config_text(config, found), encoding="utf-8")
@@ -79,6 +79,10 @@ def init(
         warn(sentence)
     values = {"config": str(config_file), "found": asdict(found), "warnings": told}
     finish(values, as_json=json, render=lambda console: _next(console, config_file))
+
+
+def _somebody_is_there() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def _config(chosen: dict[str, Any]) -> Any:

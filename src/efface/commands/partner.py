@@ -103,7 +103,7 @@ def join(
 
     _require_new(message)
     loaded = load(model, module=trusted_module(trust_module), device=device)
-    records = read_labelled(loaded, model, data, "user")
+    records = read_labelled(loaded, model, data, "user", note=warn)
     invited = Invitation.load(invitation)
     with show("join", mode_for(as_json=json)) as progress:
         made = Partner.join(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from efface.commands.display import Mode, mode_for, show
 from efface.commands.output import (
     DeviceName,
     JsonFlag,
@@ -27,6 +28,8 @@ Example: [bold]efface predict model cat.jpg dog.png[/bold]
 Example: [bold]efface predict model photos/ --json[/bold]
 
 Example: [bold]efface predict model digits --split test[/bold]"""
+
+FEW = 32  # images: more take long enough to be told how far it is
 
 
 def predict(
@@ -58,8 +61,10 @@ def predict(
     from efface.pipeline.predict import ranked
 
     loaded = load_model(model, trust_module, device)
-    records = read_unlabelled(loaded, images, split, skip_bad=skip_bad)
-    predictions = ranked(loaded, records, top)
+    records = read_unlabelled(loaded, images, split, note=warn, skip_bad=skip_bad)
+    mode = mode_for(as_json=json) if len(records) > FEW else Mode.SILENT
+    with show("predict", mode) as progress:
+        predictions = ranked(loaded, records, top, progress)
     skipped = [asdict(one) for one in records.skipped]
     for one in skipped:
         warn(f"left out {one['id']}: {one['reason']}")

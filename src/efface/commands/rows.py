@@ -44,7 +44,7 @@ def rows(
     reading = config.model_dump(mode="json")
     job = ShardJob(str(model), reading, shard, str(out), trust_module, device)
     with show("rows", mode_for(as_json=json)) as progress:
-        made = make_rows(job, progress)
+        made = make_rows(job, progress, warn)
     if made is None:
         warn(f"shard {shard} has no records; nothing was written")
     sums = None if made is None else made.data.sums

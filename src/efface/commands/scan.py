@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from efface.commands.display import mode_for, show
 from efface.commands.forget import WorkspacePath
 from efface.commands.output import (
     AbsolutePaths,
@@ -60,16 +61,18 @@ def scan(
 
     wanted = (owner or [], id_ or [], digest or [], image or [])
     model = load_model(workspace, trust_module)
-    records = read_meant(model, workspace, data, *wanted, absolute_paths=absolute_paths)
-    found = look(
-        workspace,
-        records=records,
-        ids=id_ or [],
-        owners=owner or [],
-        digests=digest or [],
-        module=trusted_module(trust_module),
-        device=device,
-    )
+    records = read_meant(model, workspace, data, *wanted, note=warn, absolute_paths=absolute_paths)
+    with show("scan", mode_for(as_json=json)) as progress:
+        found = look(
+            workspace,
+            records=records,
+            ids=id_ or [],
+            owners=owner or [],
+            digests=digest or [],
+            module=trusted_module(trust_module),
+            device=device,
+            progress=progress,
+        )
     for text in found.not_searched:
         warn(f"not searched for {text}")
     values = {

@@ -14,6 +14,7 @@ from efface.commands.display import mode_for, show
 from efface.commands.output import JsonFlag, TrustModule, finish, percent, plain, table, warn
 from efface.commands.settings import Given, takes_settings
 from efface.errors import EffaceError
+from efface.progress import duration
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -114,7 +115,7 @@ def _print(settings: Config, *, as_json: bool) -> None:
 
 
 def _forecast(settings: Config, *, as_json: bool) -> None:
-    from efface.pipeline.estimate import forecast
+    from efface.pipeline.forecast import forecast
 
     values = forecast(settings)
     finish(values, as_json=as_json, render=lambda console: _render_forecast(console, values))
@@ -175,6 +176,7 @@ def _render(console: Console, values: Mapping[str, Any]) -> None:
         )
     if "arithmetic" in part:
         console.print(arithmetic_text(part), markup=False, soft_wrap=True)
+    console.print(took_text(values), style="dim")
     console.print(f"model: {plain(values['model'])}", style="bold", markup=False, soft_wrap=True)
 
 
@@ -187,6 +189,13 @@ def arithmetic_text(part: Mapping[str, Any]) -> str:
     return f"arithmetic: float32, exact on this machine only ({reasons})"
 
 
+def took_text(values: Mapping[str, Any]) -> str:
+    """How long it took, and what was expected: so that the next estimate can be believed, or not."""
+    guess = values["seconds_estimate"]
+    said = "" if guess is None else f"; the estimate was {duration(guess)}"
+    return f"took {duration(values['seconds'])}{said}"
+
+
 def _render_forecast(console: Console, values: Mapping[str, Any]) -> None:
     counts = values["records"]
     rows = table("what", "how much", right=(1,))
@@ -195,7 +204,9 @@ def _render_forecast(console: Console, values: Mapping[str, Any]) -> None:
     rows.add_row("classes", f"{values['classes']:,}")
     rows.add_row("user weights d", f"{values['weights']:,}")
     rows.add_row("boundary activations", f"{values['activations_gib']:.3g} GiB")
-    rows.add_row("time, at most", minutes_text(values["minutes_estimate"]))
+    rows.add_row("time", minutes_text(values["minutes_estimate"]))
+    if values["passes_estimate"] is not None:
+        rows.add_row("passes of the solver, assumed", f"{values['passes_estimate']:,}")
     if values["skipped"]:
         rows.add_row("files set aside", f"{values['skipped']:,}")
     console.print(rows)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from efface.commands.display import mode_for, show
-from efface.commands.output import JsonFlag, finish, table
+from efface.commands.output import JsonFlag, finish, table, warn
 from efface.commands.settings import Given, takes_settings
 
 if TYPE_CHECKING:
@@ -55,7 +55,9 @@ def trial(
 
     settings = load_config(config, given)
     with show("trial", mode_for(as_json=json)) as progress:
-        made = run(settings, requests, seed=seed, reuse_core=reuse_core, progress=progress)
+        made = run(
+            settings, requests, seed=seed, reuse_core=reuse_core, progress=progress, note=warn
+        )
     values = {"data": settings.data.spec, "seed": seed, **summary(made)}
     if out is not None:
         files.write_json(out, {"schema": "efface.trial/1", **values})

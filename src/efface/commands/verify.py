@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from efface.commands.display import Mode, mode_for, show
 from efface.commands.output import (
     AbsolutePaths,
     DeviceName,
@@ -17,6 +18,7 @@ from efface.commands.output import (
     finish,
     plain,
     table,
+    warn,
 )
 from efface.errors import EffaceError
 
@@ -84,8 +86,11 @@ def verify(
         checks, workspace = [], workspace or what
     if workspace is not None:
         options: dict[str, Any] = {"retrain": retrain, "images": from_images}
-        options |= {"absolute_paths": absolute_paths, "device": device}
-        checks += _of_workspace(workspace, trust_module, values, **options)
+        options |= {"absolute_paths": absolute_paths, "note": warn, "device": device}
+        long = retrain or from_images is not None
+        with show("verify", mode_for(as_json=json) if long else Mode.SILENT) as progress:
+            options["progress"] = progress
+            checks += _of_workspace(workspace, trust_module, values, **options)
     elif retrain or from_images is not None:
         raise EffaceError("only a model can be trained again.", "give --workspace MODEL, too.")
     values |= {

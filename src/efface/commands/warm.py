@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from efface.commands.display import mode_for, show
 from efface.commands.forget import WorkspacePath, open_workspace
 from efface.commands.output import JsonFlag, finish
 
@@ -25,7 +26,10 @@ def warm(
     Each request uses it once, deletes it, and makes that of the new sums before it is done: published sooner,
     done later. Results are the same bits, with it or without. It takes as much space as the sums.
     """
-    there = open_workspace(workspace, None).warm(on=not off)
+    with show("warm", mode_for(as_json=json)) as progress:
+        progress(0.0, "deleting the factor" if off else "a factor of the sums")
+        there = open_workspace(workspace, None).warm(on=not off)
+        progress(1.0, "done")
     text = "a factor is kept: the next request is published sooner"
     if not there:
         text = "no factor is kept" if off else "there is nothing to keep for this model"

@@ -18,10 +18,11 @@ from efface.data.images import (
     FileImage,
     decode,
     digest_of,
+    is_whole,
     naming,
     num_channels,
 )
-from efface.data.promises import CONVERT, Named
+from efface.data.promises import CONVERT, Named, few
 from efface.data.readers.folder import id_below
 from efface.data.record import Record, Skipped, Split
 from efface.errors import EffaceError, FormatError, RecordError
@@ -49,8 +50,9 @@ def assemble(found: Found, options: ReadOptions) -> Assembled:
                    False then: see ``class_list``).
     core_fraction  see ``Records.with_core_fraction``, as is ``seed``.
     channels       "gray" or "rgb" converts at decoding; None demands that all records agree.
-    skip_bad       decodes every image now and sets bad ones aside in ``.skipped``. Otherwise
-                   missing and unrecognisable files are errors now, truncated ones when decoded.
+    skip_bad       decodes every image now and sets bad ones aside in ``.skipped``. Otherwise missing,
+                   unrecognisable and cut-off files are an error now, which names them; what is damaged
+                   in its middle is one when it is decoded.
     absolute_paths a list may name files anywhere, by their absolute paths; the reader has seen to it.
     wanted         which rows become records; the images of others are not looked at. None: all.
     """
@@ -78,10 +80,11 @@ def assemble(found: Found, options: ReadOptions) -> Assembled:
 
 
 def _remarks(found: Found) -> list[str]:
-    """The reader's, and what often is a slip: owners that look alike, columns that mean nothing here."""
+    """The reader's, and what often is a slip: columns that mean nothing here, owners that look alike."""
     owners = {row.owner for row in found.rows if row.owner != row.id and row.split is Split.USER}
     unknown = {str(key) for row in found.rows for key in row.extra}
-    return [*found.remarks, *names.remarks(owners), *columns.remarks(unknown)]
+    said = [*found.remarks, *columns.remarks(unknown), *names.remarks(owners)]
+    return list(dict.fromkeys(said))
 
 
 def _channels(name: str | None) -> Channels | None:
@@ -120,14 +123,16 @@ def look(found: Found, options: ReadOptions) -> Looked:
     records: list[Record] = []
     counts: list[int] = []
     bad: list[Skipped] = []
+    fix = ""
     for row, got in _each(found.rows, channels, skip_bad):
         if isinstance(got, RecordError):
-            if not skip_bad:
-                raise got
             bad.append(Skipped(row.id, got.message.removeprefix(f"record {row.id!r}: ")))
+            fix = fix or got.fix
         else:
             records.append(got[0])
             counts.append(got[1])
+    if bad and not skip_bad:
+        raise _unreadable(bad, fix)
     if channels is not None:
         return Looked(records, bad)
     _check_channels_agree(records, counts)
@@ -155,12 +160,21 @@ def _each(rows: Sequence[Row], channels: Channels | None, fully: bool) -> Iterat
             yield from zip(some, pool.map(attempt, some), strict=True)
 
 
+def _unreadable(bad: Sequence[Skipped], fix: str) -> RecordError:
+    """All of them at once: who repairs one should not wait for the next."""
+    first, *others = bad
+    more = f" {len(others)} more cannot be read: {few([o.id for o in others])}." if others else ""
+    return RecordError(first.id, first.reason + more, fix)
+
+
 def _look_at(row: Row, channels: Channels | None, *, fully: bool) -> tuple[Record, int]:
     """The record and its number of channels; the content is read once, for digest and header."""
     with naming(row.id):
         content = row.source.content()
         count = num_channels(content)
-        if fully:
+        if fully or not is_whole(
+            content
+        ):  # of what was cut short only decoding says if it can be used
             decode(content, channels)
     columns = {name: value for name, value in vars(row).items() if name != "unit"}
     return Record(digest=digest_of(content), channels=channels, **columns), count

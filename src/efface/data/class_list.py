@@ -49,7 +49,7 @@ def settled(records: Records, others: Sequence[Named] = ()) -> Records:
     strange = [record for record in records if record.label not in core]  # test records
     skipped = [Skipped(r.id, f"no core record has its class {r.label!r}") for r in strange]
     kept = records.where(lambda record: record.label in core)
-    return Records(kept, classes, skipped=(*records.skipped, *skipped), remarks=records._remarks)
+    return Records(kept, classes, skipped=(*records.skipped, *skipped), remarks=records.remarks)
 
 
 def class_names(text: str) -> list[str]:

@@ -32,6 +32,7 @@ REPLACE = (
     "images aside."
 )
 GRAY_MODES = frozenset({"1", "L", "LA", "La", "I", "I;16", "I;16L", "I;16B", "I;16N"})
+JPEG_SCAN, JPEG_END = b"\xff\xda", b"\xff\xd9"  # markers; in a scan 0xff is followed by others only
 
 Content: TypeAlias = bytes | np.ndarray
 
@@ -113,6 +114,23 @@ def num_channels(content: Content) -> int:
     if content.ndim == 3 and content.shape[2] not in (1, 3, 4):
         raise ValueError(f"pixels have {content.shape[2]} channels in shape {content.shape}")
     return 1 if content.ndim == 2 or content.shape[2] == 1 else 3
+
+
+def is_whole(content: Content) -> bool:
+    """Whether an encoded image ends as its format asks for: a JPEG's last scan and a JPEG 2000 with a marker,
+    a PNG with its last chunk, a GIF with its trailer. Others, and pixels, are taken for whole.
+
+    Bytes after the end do no harm, but look like none: what is not whole here may still be decoded.
+    """
+    if not isinstance(content, bytes):
+        return True
+    if content.startswith(b"\xff\xd8"):
+        return content.rfind(JPEG_END, max(content.rfind(JPEG_SCAN), 0)) >= 0
+    if content.startswith((b"\xff\x4f\xff\x51", b"\0\0\0\x0cjP")):
+        return content.endswith(JPEG_END)
+    if content.startswith(b"\x89PNG"):
+        return content[-8:-4] == b"IEND"
+    return not content.startswith(b"GIF8") or content.endswith(b";")
 
 
 def decode(content: Content, channels: Channels | None = None) -> np.ndarray:

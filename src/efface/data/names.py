@@ -45,6 +45,19 @@ def remarks(owners: Iterable[str]) -> list[str]:
     ]
 
 
+def newcomers(new: Iterable[str], there: Iterable[str]) -> list[str]:
+    """What to say when ``new`` owners join those who are ``there``, and look like one of them."""
+    known = set(there)
+    strange = set(new) - known
+    meet = [group for group in alike(known | strange) if {*group} & strange and {*group} & known]
+    return [
+        f"the new owner {name!r} looks like {', '.join(map(repr, sorted({*group} & known)))}, and is "
+        "another person here"
+        for group in meet
+        for name in sorted({*group} & strange)
+    ]
+
+
 def placeholders(names: Iterable[str]) -> list[str]:
     """Names that stand for nobody in particular: a request for one of them is a request for many people."""
     return sorted(name for name in set(names) if likeness(name) in PLACEHOLDERS)

@@ -21,7 +21,13 @@ def with_public_core(records: Records, public: Records) -> Records:
     kept = records.where(lambda r: r.split is not Split.USER or r.digest not in shown)
     twice = [r for r in records.user if r.digest in shown]
     skipped = [Skipped(r.id, f"the same image is core data, as {shown[r.digest]!r}") for r in twice]
-    first = Records(core, public.classes, listed=public.listed, skipped=(*public.skipped, *skipped))
+    first = Records(
+        core,
+        public.classes,
+        listed=public.listed,
+        skipped=(*public.skipped, *skipped),
+        remarks=public.remarks,
+    )
     return first + kept
 
 

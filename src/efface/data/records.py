@@ -251,6 +251,11 @@ class Records(Sequence[Record]):
     def skipped(self) -> tuple[Skipped, ...]:
         return self._skipped
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """The reader's own: columns that mean nothing here, owners that look alike."""
+        return self._remarks
+
     @cached_property
     def notes(self) -> tuple[str, ...]:
         """Oddities worth a look: the reader's remarks, owners with core and user records, and images that

@@ -11,9 +11,11 @@ from sklearn.exceptions import NotFittedError
 from torch import nn
 
 from efface.data.images import Channels
+from efface.data.names import newcomers
 from efface.data.preprocess import Preprocess
 from efface.data.readers.examples import examples_of
 from efface.data.records import Records
+from efface.data.remarks import remarks_on
 from efface.door.gathering import found_in, gather, labelled
 from efface.door.homes import Copy, Folder, Home, Memory, whom
 from efface.door.labels import LabelKind
@@ -26,6 +28,7 @@ from efface.door.settings import (
     settings_of,
     trained,
 )
+from efface.door.warning import warn_of
 from efface.errors import EffaceError
 from efface.export.hub import from_pretrained, push_to_hub
 from efface.guarantee.certificates import Certificate, Guarantee
@@ -157,6 +160,7 @@ class ForgettingClassifier(Questions, ClassifierMixin, BaseEstimator):
             seed=self.seed,
             skip_bad=self.skip_bad,
         )
+        warn_of(remarks_on(gathered.records))
         if gathered.from_labels and part_named(self.user).noisy:
             names = gathered.kind.classes(gathered.records.classes).tolist()
             fix = f"list them, if the list is yours to choose: classes={names!r:.200}."
@@ -194,6 +198,7 @@ class ForgettingClassifier(Questions, ClassifierMixin, BaseEstimator):
         options = {"channels": self._channels, "skip_bad": self.skip_bad}
         names = sorted({row.label for row in found.rows})
         records = Records.assembled(found, classes=names, **options)  # type: ignore[arg-type]
+        warn_of([*remarks_on(records), *newcomers(records.owners, home.records.owners)])
         return home.add(records, allow_reingest=allow_reingest, progress=progress)
 
     def forget(

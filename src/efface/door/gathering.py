@@ -66,7 +66,8 @@ def found_in(data: Any, **columns: Any) -> tuple[Found, LabelKind]:
                 "records have their labels and owners already.", "give the records alone."
             )
         classes = data.classes if data.listed else None
-        return Found([_row(r) for r in data], classes, data.skipped), LabelKind()
+        rows = [_row(record) for record in data]
+        return Found(rows, classes, data.skipped, data.remarks), LabelKind()
     if isinstance(data, str):
         fix = f"write fit(Records.open({data!r})), or give a list of paths."
         raise EffaceError("a text is neither images nor records.", fix)
@@ -106,7 +107,9 @@ def _joined(user: Found, core: Found) -> Found:
     if listed is None and user.classes and core.classes:
         classes = sorted({*user.classes, *core.classes}, key=int)
     rows = [*user.rows, *core.rows]
-    return Found(rows, classes, (*user.skipped, *core.skipped), listed=listed is not None)
+    remarks = tuple(dict.fromkeys((*user.remarks, *core.remarks)))
+    skipped = (*user.skipped, *core.skipped)
+    return Found(rows, classes, skipped, remarks, listed=listed is not None)
 
 
 def _row(record: Record) -> Row:

@@ -6,7 +6,6 @@ processes, the command line among them, may use it at the same time.
 
 from __future__ import annotations
 
-import warnings
 from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import Any
@@ -15,6 +14,7 @@ from efface.data.readers.examples import label_name, name_of, values_of
 from efface.data.record import Split
 from efface.data.records import Records
 from efface.door.classes import classes_left, only_with
+from efface.door.warning import warn, warn_of
 from efface.errors import EffaceError, RecordError
 from efface.guarantee.certificates import Certificate, ExactCertificate, Guarantee
 from efface.model.mixed_linear import MixedLinear
@@ -253,7 +253,7 @@ def without_empty(model: MixedLinear) -> MixedLinear | None:
         why = "a classifier needs two" if len(left) < 2 else "releases have noise (plan)"
         gone = ", ".join(repr(name) for name in model.classes if name not in left)
         text = f"no record is left of {gone}, but the name stays in classes_: {why}"
-        warnings.warn(text, UserWarning, stacklevel=4)
+        warn(text)
         return None
     return only_with(model, left)
 
@@ -269,11 +269,6 @@ def about(made: ExactCertificate, request: Certificate) -> ExactCertificate:
     """The same certificate, about the records of this request."""
     people = getattr(request, "num_people", 0)
     return replace(made, num_forgotten=request.num_forgotten, num_people=people)
-
-
-def warn_of(notes: tuple[str, ...]) -> None:
-    for note in notes:
-        warnings.warn(note, UserWarning, stacklevel=4)
 
 
 def whom(**asked: Any) -> Request:

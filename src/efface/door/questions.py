@@ -13,6 +13,7 @@ from typing import Any
 from efface.audit.study import Settings
 from efface.data.readers.examples import label_name
 from efface.data.records import Records
+from efface.door.warning import warn
 from efface.errors import EffaceError
 from efface.pipeline import audit as auditing
 from efface.pipeline import compare as comparing
@@ -51,7 +52,7 @@ class Questions(ABC):
         """
         shown = images if images is None or isinstance(images, str) else self._named(images)
         opened = self._looked_at()
-        options: dict[str, Any] = {"images": shown, "device": str(self.device)}
+        options: dict[str, Any] = {"images": shown, "device": str(self.device), "note": warn}
         checks = list(all_checks(opened, retrain=retrain, **options))
         return {
             "workspace": str(opened.path),
@@ -102,7 +103,7 @@ class Questions(ABC):
         names = [ids] if isinstance(ids, str) else None if ids is None else list(ids)
         settings = Settings(seeds=1, worlds=worlds, canaries=canaries, seed=seed)
         opened = self._looked_at()
-        asked, test = auditing.read(opened, data, owners, names)
+        asked, test = auditing.read(opened, data, owners, names, note=warn)
         options: dict[str, Any] = {"owners": owners or (), "device": str(self.device)}
         return auditing.run(opened, asked, test, settings, Path(out), **options)
 
@@ -132,7 +133,8 @@ class Questions(ABC):
         else:
             records = data if listed is None else Records(data, listed)
         name = None if owner is None else str(owner)
-        return comparing.run(config, settings, Path(out), owner=name, records=records)
+        where = Path(out)
+        return comparing.run(config, settings, where, owner=name, records=records, note=warn)
 
     def _looked_at(self) -> Workspace:
         """The folder, opened anew such that nothing in it is changed."""

@@ -17,6 +17,7 @@ from efface.errors import EffaceError
 from efface.export import card, manifest
 from efface.export.format import Subject
 from efface.export.table import format_named
+from efface.progress import Progress, part
 from efface.workspace.published import Current, current, load_current
 
 CERTIFICATE, RECEIPT = "certificate.json", "receipt.json"
@@ -28,6 +29,7 @@ def export(
     out: Path | str,
     *,
     module: nn.Module | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Export what ``directory`` serves, a workspace or a saved model; returns the manifest.
 
@@ -47,9 +49,13 @@ def export(
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as made:
         folder = Path(made)
         checks = {}
-        for form in chosen:
+        for i, form in enumerate(chosen):
+            step = part(progress, i / len(chosen), (i + 1) / len(chosen), form.main)
+            step(0.0, "writing")
             form.write(subject, folder)
+            step(0.5, "running it")
             checks[form.main] = manifest.check(subject, form, folder)
+            step(1.0, "runs")
         certificate = _papers(directory, release, folder)
         number = None if release is None else release.release
         values = manifest.manifest_of(subject, folder, number, checks)

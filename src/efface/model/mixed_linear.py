@@ -28,6 +28,7 @@ from efface.network import saved
 from efface.network.activations import ActivationCache, Activations
 from efface.network.core import Core
 from efface.network.device import CPU
+from efface.network.in_turn import in_turn
 from efface.parts.part import Change, UserPart, require_training_data
 from efface.parts.table import part_named, place_for
 from efface.parts.training_set import TrainingSet
@@ -282,9 +283,11 @@ class MixedLinear:
             return images
         return Pictures.of(images, Channels.of_count(self.core.backbone.preprocess.channels))
 
-    def logits(self, images: Any) -> Tensor:
+    def logits(self, images: Any, *, progress: Progress | None = None) -> Tensor:
         """(n, c), of records or of images without labels, see :meth:`shown`."""
-        return self.logits_of(self.activations(self.shown(images)))
+        return in_turn(
+            lambda some: self.logits_of(self.activations(some)), self.shown(images), progress
+        )
 
     def core_logits(self, images: Any) -> Tensor:
         """f_core in the arithmetic of this model: what is left when the user weights are 0."""
@@ -297,19 +300,20 @@ class MixedLinear:
     def logits_of(self, activations: Activations) -> Tensor:
         return self.user.logits(activations)
 
-    def predict(self, images: Any) -> np.ndarray:
+    def predict(self, images: Any, *, progress: Progress | None = None) -> np.ndarray:
         """The class names, one an image, (n,); of records or of images without labels, see :meth:`shown`."""
-        return np.array(self.classes)[self.logits(images).argmax(1).numpy()]
+        return np.array(self.classes)[self.logits(images, progress=progress).argmax(1).numpy()]
 
     def predict_proba(self, images: Any) -> np.ndarray:
         """Softmax of the logits, (n, c): scores that sum to one, not calibrated probabilities."""
         return self.logits(images).softmax(1).numpy()
 
-    def accuracy(self, records: Records) -> float:
+    def accuracy(self, records: Records, *, progress: Progress | None = None) -> float:
         if len(records) == 0:
             raise EffaceError("no records to evaluate on.", "check the split's name.")
         labels = self.core.labels(records)
-        return float((self.logits(records).argmax(1) == labels).float().mean())
+        found = self.logits(records, progress=progress).argmax(1)
+        return float((found == labels).float().mean())
 
     def save(self, directory: Path | str) -> None:
         """Core, user weights and settings; safetensors and JSON only. No training data is saved."""

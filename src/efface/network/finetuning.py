@@ -42,7 +42,7 @@ from efface.network.checkpoint import Checkpoint, TuningRun
 from efface.network.device import CPU, Placement
 from efface.network.tail import Tail
 from efface.network.training import cross_entropy
-from efface.progress import Progress
+from efface.progress import Progress, duration
 
 LOCK = "lock"  # in a run's folder, held by who works on it
 STEPS_AT = (0.5, 0.8)  # of the run: the paper's epochs 25 and 40 of 50
@@ -382,10 +382,6 @@ class _Clock:
         left = (time.monotonic() - self.begin) * (self.epochs - done) / (done - self.start)
         text = f"epoch {epoch + 1}/{self.epochs}, loss {loss:.3f}, {duration(left)} left"
         self.progress(done / self.epochs, text)
-
-
-def duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
 def _stacked(records: Records, arrays: list[np.ndarray]) -> Tensor:

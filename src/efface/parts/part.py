@@ -27,6 +27,7 @@ from efface.progress import Progress
 if TYPE_CHECKING:  # a part that only forgets needs no network, and does not load one
     from torch import Tensor
 
+    from efface.arithmetic.form import Form
     from efface.data.pictures import Shown
     from efface.data.records import Records
     from efface.linear.solution import Solution
@@ -215,6 +216,12 @@ class UserPart(Forgetter):
         is not forgotten. Returns whether given ``records`` were used.
         """
         return False
+
+    def form_for(self, records: Records) -> Form:
+        """In which arithmetic it would compute images, found on a few of them; nothing is kept of these."""
+        from efface.arithmetic.form import FloatForm
+
+        return FloatForm(self.core)
 
     def meet_replay(self, replayed: bool) -> None:
         """Told once, before the first fit: whether core records are among the training records."""

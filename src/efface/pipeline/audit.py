@@ -18,6 +18,7 @@ from efface.audit.served import beside, hold, promised_sigma, scene_of, served_w
 from efface.audit.study import SCHEMA, Reader, Settings, Study, identity_of
 from efface.data.record import Split
 from efface.data.records import Records
+from efface.data.remarks import Note, tell, unheard
 from efface.errors import EffaceError, GuaranteeError
 from efface.guarantee.certificates import Certificate
 from efface.model.request import Request
@@ -122,13 +123,14 @@ def read(
     ids: list[str] | None,
     *,
     absolute_paths: bool = False,
+    note: Note = unheard,
 ) -> tuple[Records, Records]:
     """The records in question, with the model's classes, and the test records."""
     if (owner is None) == (ids is None):
         raise EffaceError("whose records?", "give --owner or --id, either repeated as needed.")
     found = data
     if not isinstance(found, Records):
-        found = Records.open(found, absolute_paths=absolute_paths)
+        found = tell(Records.open(found, absolute_paths=absolute_paths), note)
     mine = found.where(lambda record: record.split is not Split.TEST)
     asked = mine.select(owner=owner) if owner is not None else found.select(ids=ids)
     classes = workspace.settings["classes"]

@@ -19,6 +19,7 @@ from efface.errors import EffaceError
 from efface.linear.operator import TangentOperator
 from efface.network import synthetic
 from efface.network.core import Core
+from efface.progress import Progress, part
 
 
 @dataclass(frozen=True)
@@ -54,13 +55,18 @@ class FormReport:
     parts: int  # layers whose sums were split to stay below 2^24
 
 
-def check_form(backbone: str | nn.Module, *, linearize: str = "last-block") -> FormReport:
+def check_form(
+    backbone: str | nn.Module, *, linearize: str = "last-block", progress: Progress | None = None
+) -> FormReport:
     """Build the form on a batch of synthetic images, and compare it with float32 on some of them.
 
     Training without core data looks at eight batches; which form it is does not depend on that.
     """
     core = Core(backbone, classes=["0", "1"], linearize=linearize)
+    tell = part(progress, 0, 1)
+    tell(0.1, "the arithmetic it gets")
     choice, _, _ = choose_form_without_data(core, Arithmetic.AUTO, count=synthetic.BATCH)
+    tell(0.6, "its error")
     form = choice.form
     errors: tuple[tuple[str, float], ...] = ()
     parts = 0
@@ -69,6 +75,7 @@ def check_form(backbone: str | nn.Module, *, linearize: str = "last-block") -> F
         errors = tuple(form.errors(images))
         graphs = (form.prefix_graph, form.tail_graph)
         parts = sum(len(a.parts) > 1 for graph in graphs for a in graph.affine.values())
+    tell(1.0, "done")
     return FormReport(form.arithmetic, form.kind, choice.reasons, errors, parts)
 
 

@@ -13,6 +13,7 @@ from efface.audit.scene import Scene
 from efface.audit.study import SCHEMA, Settings, Study, identity_of
 from efface.data.class_list import settled
 from efface.data.records import Records
+from efface.data.remarks import Note, unheard
 from efface.model.request import Request
 from efface.pipeline.config import Config
 from efface.pipeline.train import Training
@@ -28,13 +29,14 @@ def run(
     owner: str | None = None,
     records: Records | None = None,
     progress: Progress | None = None,
+    note: Note = unheard,
 ) -> dict[str, Any]:
     """Train, measure, and write ``compare.json`` and ``report.html`` into ``out``.
 
     Forgotten are the records of ``owner``, or a random tenth, anew for each seed. The data are those of
     the config, or ``records``; the class list is that of ``efface train``.
     """
-    training = Training(config)
+    training = Training(config, note)
     records = training.records() if records is None else settled(records)
     core = training.core(records)
     training.fit_core(core, records, part(progress, 0, 0.1, "core"))

@@ -11,6 +11,7 @@ from efface.errors import EffaceError, FormatError, RecordError, RequestError
 if TYPE_CHECKING:
     from efface.data.record import Record
     from efface.data.records import Records
+    from efface.data.remarks import Note
     from efface.model.mixed_linear import MixedLinear
     from efface.pipeline.sections import DataConfig
 
@@ -18,14 +19,22 @@ ALL = "all"
 
 
 def read_labelled(
-    model: MixedLinear, folder: Path, spec: str, split: str, *, absolute_paths: bool = False
+    model: MixedLinear,
+    folder: Path,
+    spec: str,
+    split: str,
+    *,
+    note: Note,
+    absolute_paths: bool = False,
 ) -> Records:
     """The records of a split with the model's classes; a label that the model lacks is an error.
 
     The data may hold fewer classes than the model, so the reader is not given the model's list. If it
-    is the data that the model in ``folder`` was trained on, it is read and split as it was then.
+    is the data that the model in ``folder`` was trained on, it is read and split as it was then. What looks
+    like a slip is said to ``note``.
     """
     from efface.data.records import Records
+    from efface.data.remarks import tell
 
     data = _trained_on(folder)
     if data is not None and data.spec != spec:
@@ -34,7 +43,7 @@ def read_labelled(
     found = Records.open(spec, channels=_channels(model), absolute_paths=anywhere)
     if data is not None and data.core_fraction is not None:
         found = found.with_core_fraction(data.core_fraction, data.seed)
-    records = Records(choose(found, split), model.classes)
+    records = Records(choose(tell(found, note), split), model.classes)
     if not len(records):
         counts = f"core {len(found.core)}, user {len(found.user)}, test {len(found.test)}"
         raise EffaceError(f"{spec} has no {split} records ({counts}).", "choose another --split.")
@@ -70,7 +79,7 @@ def choose(records: Records, split: str) -> Records:
 
 
 def read_unlabelled(
-    model: MixedLinear, items: Sequence[str], split: str, *, skip_bad: bool = False
+    model: MixedLinear, items: Sequence[str], split: str, *, note: Note, skip_bad: bool = False
 ) -> Records:
     """Image files, folders of images and data specs, in the order given, each record once.
 
@@ -84,7 +93,7 @@ def read_unlabelled(
     bad: list[Skipped] = []
     for item in items:
         try:
-            for record in _records_of(model, item, split, skip_bad):
+            for record in _records_of(model, item, split, skip_bad, note):
                 found.setdefault(record.id, record)
         except RecordError as problem:
             if not skip_bad:
@@ -117,6 +126,7 @@ def read_meant(
     digests: Sequence[str],
     images: Sequence[Path],
     *,
+    note: Note,
     absolute_paths: bool = False,
 ) -> Records:
     """The records that are meant, with their images, as far as these are at hand."""
@@ -125,9 +135,10 @@ def read_meant(
 
     found = Records([], model.classes)
     if images:
-        found = read_unlabelled(model, [str(path) for path in images], "all")
+        found = read_unlabelled(model, [str(path) for path in images], "all", note=note)
     if data is not None:
-        known = read_labelled(model, folder, data, "all", absolute_paths=absolute_paths)
+        how = {"note": note, "absolute_paths": absolute_paths}
+        known = read_labelled(model, folder, data, "all", **how)  # type: ignore[arg-type]
         for name in (*owners, *ids):
             if name not in {*known.owners, *known.ids}:
                 fix = "check the spelling: what is not known cannot be looked for."
@@ -139,7 +150,9 @@ def read_meant(
     return found
 
 
-def _records_of(model: MixedLinear, item: str, split: str, skip_bad: bool) -> list[Record]:
+def _records_of(
+    model: MixedLinear, item: str, split: str, skip_bad: bool, note: Note
+) -> list[Record]:
     from dataclasses import replace
 
     from efface.data.named.layouts import recognise
@@ -157,6 +170,8 @@ def _records_of(model: MixedLinear, item: str, split: str, skip_bad: bool) -> li
         files = sorted(file for file in found if objection(path, file) is None)
         return [_record(file, label) for file in files]
     opened = Records.open(item, channels=_channels(model), skip_bad=skip_bad)
+    for text in opened.remarks:
+        note(text)
     records = choose(opened, split)
     return [replace(record, label=label) for record in records]
 

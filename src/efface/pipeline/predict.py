@@ -6,11 +6,15 @@ from typing import Any
 
 from efface.data.records import Records
 from efface.model.mixed_linear import MixedLinear
+from efface.progress import Progress
 
 
-def ranked(model: MixedLinear, records: Records, top: int) -> list[dict[str, Any]]:
+def ranked(
+    model: MixedLinear, records: Records, top: int, progress: Progress | None = None
+) -> list[dict[str, Any]]:
     """For each record its id, the class, and the ``top`` classes with their softmax, best first."""
-    scores, order = model.logits(records).softmax(1).sort(dim=1, descending=True, stable=True)
+    logits = model.logits(records, progress=progress)
+    scores, order = logits.softmax(1).sort(dim=1, descending=True, stable=True)
     return [
         {
             "id": record.id,

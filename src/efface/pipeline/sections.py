@@ -72,7 +72,8 @@ class DataConfig(ConfigSection):
     core_fraction: Annotated[
         float | None,
         Flag(
-            "Make this share of the owners, drawn by name, core whole. Default: as the data says."
+            "Make this share of the owners, drawn by name, core whole: they are never forgotten. "
+            "Default: as the data says."
         ),
     ] = Field(default=None, ge=0, le=1)
     core_data: Annotated[

@@ -12,6 +12,7 @@ from efface.data.listing import Listing, UserImages
 from efface.data.loading import Loader
 from efface.data.opening import absolute
 from efface.data.records import Records
+from efface.data.remarks import Note, tell, unheard
 from efface.errors import EffaceError
 from efface.model.mixed_linear import MixedLinear
 from efface.network.backbone import trusted_module
@@ -48,11 +49,14 @@ class ShardJob:
         return listing.look_at(rows, classes, core)
 
 
-def make_rows(job: ShardJob, progress: Progress | None = None) -> Partial | None:
+def make_rows(
+    job: ShardJob, progress: Progress | None = None, note: Note = unheard
+) -> Partial | None:
     """The shard's partial, written to its folder; None if the shard is empty."""
     model = load(job.base, module=trusted_module(job.trusted), device=job.device)
     model.core.loader = Loader(DataConfig(**job.data).decode_workers)
     seen = job.look(model.classes)
+    tell(seen.records, note)
     if not len(seen.records):
         return None
     made = Partial.make(model, seen.records, job.shard, progress)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from efface.pipeline.config import Config, toml_value
+from efface.pipeline.core_people import CorePeople
 from efface.pipeline.survey import Survey
 
 PUBLIC_NETWORK = "hf:microsoft/resnet-50"
@@ -103,10 +104,7 @@ def warnings(config: Config, found: Survey) -> Iterator[str]:
     data = config.data
     if data.core_fraction and found.people:
         people = found.core_people(data.core_fraction, data.seed)
-        yield (
-            f"core_fraction = {data.core_fraction:g} makes {people:,} of {found.people:,} people core: their "
-            "images are never forgotten, and a request of theirs is refused. Ask them first"
-        )
+        yield str(CorePeople(data.core_fraction, people, found.people))
     if found.splits["core"]:
         yield (f"{found.splits['core']:,} images are core by the data's own split: never forgotten")
     if config.core.backbone == "cnn" and not _has_core(config, found):

@@ -8,7 +8,7 @@ says what came out.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,28 +17,27 @@ from typing import Any
 from efface.data.class_list import settled
 from efface.data.listing import Listing
 from efface.data.loading import Loader
-from efface.data.record import Skipped
 from efface.data.records import Records
+from efface.data.remarks import Note, remarks_on, tell, unheard
 from efface.errors import EffaceError
 from efface.linear.solution import Status
 from efface.model.mixed_linear import MixedLinear
 from efface.network.activations import Activations
 from efface.network.backbone import Backbone
 from efface.network.core import Core
+from efface.network.in_turn import in_turn
 from efface.parts.table import part_named, place_for
 from efface.pipeline.config import Config, to_toml
+from efface.pipeline.core_people import core_people
+from efface.pipeline.estimate import estimate
 from efface.pipeline.how import How
 from efface.pipeline.kept_core import KeptCore
 from efface.pipeline.sharded import ShardedFit
 from efface.pipeline.tuning import TuningFolder, choice_text, choice_values, fine_tuned
-from efface.progress import Progress
+from efface.progress import Progress, duration, part
 from efface.shards import engine_named
 from efface.workspace import Workspace
 from efface.workspace.founding import check_folder, check_room, check_writable
-
-
-def _unheard(sentence: str) -> None:
-    pass
 
 
 def _unseen(step: str) -> AbstractContextManager[Progress]:
@@ -50,19 +49,19 @@ class Watch:
     """Who looks on: ``step`` shows the progress of a named step while it runs, ``note`` gets sentences."""
 
     step: Callable[[str], AbstractContextManager[Progress]] = _unseen
-    note: Callable[[str], None] = _unheard
+    note: Note = unheard
 
 
 class Training:
     """The steps of a training run. ``note`` is told what a person should know, a sentence at a time."""
 
-    def __init__(self, config: Config, note: Callable[[str], None] = _unheard) -> None:
+    def __init__(self, config: Config, note: Note = unheard) -> None:
         self.config, self.note = config, note
         self.tuning: dict[str, Any] | None = None  # what fine-tuning tried and chose
 
     def records(self) -> Records:
         """The data, with a class list that stays the same whoever is forgotten."""
-        return settled(self.config.data.build())
+        return tell(settled(self.config.data.build()), self.note)
 
     def core(self, records: Records) -> Core:
         """The network with an output for each class, not trained yet."""
@@ -153,7 +152,7 @@ class Training:
         if spec is None or not part_named(self.config.user.kind).calibrates:
             return None
         options = {"spec": spec, "core_fraction": None, "core_data": None, "classes": None}
-        return self.config.data.model_copy(update=options).build()
+        return tell(self.config.data.model_copy(update=options).build(), self.note)
 
     def save(
         self,
@@ -185,13 +184,17 @@ def train(config: Config, watch: Watch | None = None, how: How | None = None) ->
     apart = sharded is not None or how.core_only  # user images are looked at elsewhere
     records = listing.without_user() if apart else settled(listing.records())
     num_apart = len(listing.user) if apart and not how.core_only else 0
+    _tell(records, watch.note, num_apart)
+    drawn = core_people(config.data, records, listing.user if apart else ())
+    if drawn is not None:
+        watch.note(str(drawn))
     reingest = how.allow_reingest
     Workspace(folder).check_forgotten(records.core, records.user, allow_reingest=reingest)
     core = training.core(records)
     check_room(folder, _size(config, core, records, num_apart))
-    start = time.monotonic()
-    _tell(records, watch.note, num_apart)
     _refuse_untrained(config, records)
+    guess = _guess(config, core, records, how, watch)
+    start = time.monotonic()
     if kept is not None:
         with watch.step("fine-tuning") as progress:
             core = training.fine_tuned(core, records, kept.path, progress)
@@ -204,14 +207,30 @@ def train(config: Config, watch: Watch | None = None, how: How | None = None) ->
         _refuse_diverged(model, watch.note)
     if num_apart and model.data is not None:
         records = _complete(records, model.data.records, watch.note)
-    training.save(model, folder, overwrite=how.overwrite, allow_reingest=reingest)
+    with watch.step("workspace") as progress:
+        progress(0.0, f"writing {folder.name}")
+        training.save(model, folder, overwrite=how.overwrite, allow_reingest=reingest)
+        progress(1.0, f"{folder.name} is written")
     if kept is not None:
         kept.clear()
     if sharded is not None:
         sharded.clean()
+    with watch.step("test") as progress:
+        outcome = _outcome(model, records, progress) | {"finetuning": training.tuning}
     seconds = round(time.monotonic() - start, 1)
-    outcome = _outcome(model, records) | {"finetuning": training.tuning, "seconds": seconds}
-    return {"model": str(folder), **outcome}
+    took = {"seconds": seconds, "seconds_estimate": None if guess is None else round(guess, 1)}
+    people = 0 if drawn is None else drawn.people
+    return {"model": str(folder), **outcome, **took, "core_people": people}
+
+
+def _guess(config: Config, core: Core, records: Records, how: How, watch: Watch) -> float | None:
+    """Seconds that the rest should take, as ``--dry-run`` says; None where others compute, too."""
+    if how.engine is not None or not len(records):
+        return None
+    with watch.step("estimate") as progress:
+        seconds = 60 * estimate(config, core, records).minutes_estimate
+        progress(1.0, f"about {duration(seconds)} to go")
+    return seconds
 
 
 def _sharded(config: Config, how: How, note: Callable[[str], None]) -> ShardedFit | None:
@@ -249,30 +268,18 @@ def _size(config: Config, core: Core, records: Records, num_apart: int) -> int:
     return size + part_named(config.user.kind).kept_bytes(core, n, config.user.given())
 
 
-def _complete(records: Records, user: Records, note: Callable[[str], None]) -> Records:
+def _complete(records: Records, user: Records, note: Note) -> Records:
     """With user records that were looked at elsewhere; what can be told of them only now is told."""
     everything = records + user
-    _tell_skipped(user.skipped, note)
-    _tell_notes([text for text in everything.notes if text not in records.notes], note)
+    known = set(remarks_on(records))
+    for text in remarks_on(everything):
+        if text not in known:
+            note(text)
     return everything
 
 
-def _tell_skipped(skipped: Sequence[Skipped], note: Callable[[str], None]) -> None:
-    if skipped:
-        first = skipped[0]
-        note(f"{len(skipped)} files set aside, the first {first.id!r}: {first.reason}")
-
-
-def _tell_notes(notes: Sequence[str], note: Callable[[str], None]) -> None:
-    for text in notes[:5]:
-        note(text)
-    if len(notes) > 5:
-        note(f"and {len(notes) - 5} more notes like these")
-
-
-def _tell(records: Records, note: Callable[[str], None], num_apart: int) -> None:
-    _tell_skipped(records.skipped, note)
-    _tell_notes(records.notes, note)
+def _tell(records: Records, note: Note, num_apart: int) -> None:
+    tell(records, note)
     if not len(records.user) and not num_apart:
         note("no user records: the model is the core model, with nothing to forget")
 
@@ -283,7 +290,7 @@ def _refuse_untrained(config: Config, records: Records) -> None:
         raise EffaceError("no core records, and the built-in network knows nothing yet.", fix)
 
 
-def _refuse_diverged(model: MixedLinear, note: Callable[[str], None]) -> None:
+def _refuse_diverged(model: MixedLinear, note: Note) -> None:
     if model.solution is not None and model.solution.status is Status.DIVERGED:
         raise EffaceError("the solver diverged; nothing was saved.", model.solution.advice)
     if model.solution is not None and not model.solution.ok:
@@ -298,23 +305,32 @@ def counts(records: Records) -> dict[str, int]:
     return {"core": len(records.core), "user": len(records.user), "test": len(records.test)}
 
 
-def _outcome(model: MixedLinear, records: Records) -> dict[str, Any]:
+def _outcome(
+    model: MixedLinear, records: Records, progress: Progress | None = None
+) -> dict[str, Any]:
     return {
         "core_digest": model.core.digest,
         "records": counts(records),
         "classes": len(records.classes),
         "weights": model.user.num_weights,
         "part": {"kind": model.user.kind, **(model.user.summary(model.data) or {})},
-        "accuracy": _accuracy(model, records),
+        "accuracy": _accuracy(model, records, progress),
         "solution": _solution(model),
         "skipped": len(records.skipped),
     }
 
 
-def _accuracy(model: MixedLinear, records: Records) -> dict[str, float | None]:
-    if not len(records.test):
+def _accuracy(
+    model: MixedLinear, records: Records, progress: Progress | None
+) -> dict[str, float | None]:
+    test = records.test
+    if not len(test):
+        part(progress, 0, 1)(1.0, "no test records")
         return {"core": None, "user": None}
-    return {"core": model.core.accuracy(records.test), "user": model.accuracy(records.test)}
+    logits = in_turn(model.core.logits, test, part(progress, 0, 0.5, "core"))
+    core = float((logits.argmax(1) == model.core.labels(test)).float().mean())
+    user = model.accuracy(test, progress=part(progress, 0.5, 1, "core + user"))
+    return {"core": core, "user": user}
 
 
 def _solution(model: MixedLinear) -> dict[str, Any] | None:

@@ -24,6 +24,7 @@ from efface import files
 from efface.data.class_list import settled
 from efface.data.record import Record
 from efface.data.records import Records
+from efface.data.remarks import Note, tell, unheard
 from efface.errors import EffaceError
 from efface.model.core_index import SCHEMA as CORE_SCHEMA
 from efface.model.request import Request
@@ -109,6 +110,7 @@ def run(
     reuse_core: bool = False,
     folder: Path | None = None,
     progress: Progress | None = None,
+    note: Note = unheard,
 ) -> list[Trial]:
     """Carry out and compare ``num_requests`` random requests on the data of ``config``.
 
@@ -116,7 +118,7 @@ def run(
     """
     recipe = Recipe(config, reuse_core=reuse_core)
     plain = config.data.model_copy(update={"core_fraction": None})
-    records = plain.build()
+    records = tell(plain.build(), note)
     made: list[Trial] = []
     with tempfile.TemporaryDirectory(dir=folder) as place:
         number = 0

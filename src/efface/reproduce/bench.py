@@ -22,6 +22,7 @@ from efface import files
 from efface.data.preprocess import Preprocess
 from efface.data.record import Split
 from efface.data.records import Records
+from efface.data.remarks import tell
 from efface.model.mixed_linear import MixedLinear
 from efface.network.activations import ActivationCache
 from efface.network.core import Core
@@ -79,7 +80,7 @@ class Bench:
     @cached_property
     def records(self) -> Records:
         """Equally many training images a class, ``limit`` in all; core ones are chosen among them."""
-        found, p = Records.open(self.data), self.preset
+        found, p = tell(Records.open(self.data), self.say), self.preset
         train = found.where(lambda r: r.split != Split.TEST)
         return limited(train, p.limit) + limited(found.test, p.test_limit)
 

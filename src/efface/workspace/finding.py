@@ -12,9 +12,11 @@ from efface.data.images import FileImage, decode, digest_of, naming
 from efface.data.looks import NEAR, UNKNOWN, both_looks, distances
 from efface.errors import GuaranteeError, RecordError, RequestError
 from efface.model.core_index import CORE
+from efface.progress import Progress, part
 from efface.workspace import Workspace
 
 USER = "user"
+COMPARED = 10_000  # looks at a time
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,13 @@ class Match:
     mirrored: bool = False
 
 
-def find(workspace: Workspace, image: Path | str, near: int = NEAR) -> list[Match]:
+def find(
+    workspace: Workspace,
+    image: Path | str,
+    near: int = NEAR,
+    *,
+    progress: Progress | None = None,
+) -> list[Match]:
     """All records with this file's content, or whose look is within ``near`` bits; nearest first."""
     path = Path(image)
     if not path.is_file():
@@ -50,7 +58,12 @@ def find(workspace: Workspace, image: Path | str, near: int = NEAR) -> list[Matc
     rows += [(r.id, None, r.label, r.role, r.digest, r.look) for r in index.records]
     if not rows:
         return []
-    apart = np.stack([distances(look, [row[5] for row in rows]) for look in looks], 1)  # (n, 2)
+    kept, apart = [row[5] for row in rows], np.zeros((len(rows), 2), dtype=np.int64)
+    for start in range(0, len(rows), COMPARED):
+        some = slice(start, start + COMPARED)
+        apart[some] = np.stack([distances(look, kept[some]) for look in looks], 1)  # (n, 2)
+        done = min(start + COMPARED, len(rows))
+        part(progress, 0, 1)(done / len(rows), f"records {done}/{len(rows)}")
     found = []
     for row, (plain, mirror) in zip(rows, apart.tolist(), strict=True):
         same, bits = row[4] == digest, min(plain, mirror)

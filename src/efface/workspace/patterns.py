@@ -12,6 +12,7 @@ from PIL import Image
 from efface.data.record import Record
 from efface.data.records import Records
 from efface.model.mixed_linear import MixedLinear
+from efface.progress import Progress, part
 
 PIECE = 64  # bytes
 PIECES = 3  # of a row
@@ -40,11 +41,15 @@ class Wanted:
     pictures: Mapping[str, np.ndarray]
 
 
-def patterns_of(model: MixedLinear, records: Records) -> list[Pattern]:
+def patterns_of(
+    model: MixedLinear, records: Records, progress: Progress | None = None
+) -> list[Pattern]:
+    """What a workspace would hold of these records, computed again."""
     if not len(records):
         return []
     records = Records(records, model.classes)
-    activations, floats = model.activations(records), model.core.activations(records)
+    activations = model.activations(records, progress=part(progress, 0, 0.5))
+    floats = model.core.activations(records, progress=part(progress, 0.5, 1))
     shown, plain = (
         some[slice(0, len(records))].reshape(len(records), -1).numpy()
         for some in (activations, floats)

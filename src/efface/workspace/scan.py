@@ -34,6 +34,7 @@ from efface.data.records import Records
 from efface.errors import EffaceError, RequestError
 from efface.files import read_tensors
 from efface.model.request import Request
+from efface.progress import Progress, part
 from efface.workspace import Workspace
 from efface.workspace.forgotten import NAME as FORGOTTEN
 from efface.workspace.patterns import Wanted, holds, patterns_of, pictures_of, spellings, thumbnail
@@ -41,6 +42,7 @@ from efface.workspace.published import load
 
 LONG_NAME = 8  # bytes; shorter names occur by chance in binary data, and are searched in text only
 FOREIGN = "a file that is not the workspace's"
+SEARCHING = 0.3  # of the time, about, goes into rows of the images, the rest into files
 ALIKE = 6.0  # of 255: pictures that differ by less, 16 × 16 pixels on average, show the same
 LARGEST_PICTURE = 1 << 26  # bytes; larger files are not tried as pictures
 
@@ -78,6 +80,7 @@ def scan(
     digests: Iterable[str] = (),
     module: nn.Module | None = None,
     device: str | None = None,
+    progress: Progress | None = None,
 ) -> Scan:
     """Search the workspace at ``path`` for these records and names; see the module.
 
@@ -95,7 +98,8 @@ def scan(
         if not re.fullmatch("[0-9a-f]{64}", digest):
             fix = "give the 64 hexadecimal digits of the content's SHA-256."
             raise RequestError(f"{digest!r} is not a content digest.", fix)
-    patterns = patterns_of(load(path, module=module, device=device), records)
+    model = load(path, module=module, device=device)
+    patterns = patterns_of(model, records, part(progress, 0, SEARCHING))
     wanted = Wanted(patterns, spellings(names), digests, pictures_of(records))
     looked, odd, folders = _walk(workspace.path)
     findings = [
@@ -114,8 +118,12 @@ def scan(
         findings += _in_its_name(_name(file, workspace.path), wanted)
     owned = _owned(workspace)
     findings += _in_core(workspace, owners)
-    for file in looked:
+    searching, searched = part(progress, SEARCHING, 1), 0
+    sizes = [file.lstat().st_size for file in looked]
+    for i, file in enumerate(looked):
         findings += _search_file(file, _name(file, workspace.path), wanted, owned)
+        searched += sizes[i]
+        searching(searched / (sum(sizes) or 1), f"files {i + 1}/{len(looked)}")
     missing = () if len(records) else ("rows and images: no image was given",)
     return Scan(
         files=tuple(_name(file, workspace.path) for file in looked),

@@ -13,12 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 from efface.data.pictures import Shown
 from efface.errors import RecordError
 from efface.model.mixed_linear import MixedLinear
 from efface.workspace.published import Current, PublishedModel, current, load_current
+
+TOGETHER = 32  # images that are decoded before a network sees them, where bad ones are left out
 
 
 @dataclass(frozen=True)
@@ -102,14 +105,37 @@ class Serving:
         loaded = self._loaded  # one release for all of them, whatever is published meanwhile
         if not skip_bad:
             return self._answer(loaded, loaded.model.shown(images))
-        release = None if loaded.current is None else loaded.current.release
         found: list[Prediction] = []
-        for image in images:
-            try:
-                found += self._answer(loaded, loaded.model.shown([image]))
-            except RecordError as problem:
-                found.append(Prediction(None, {}, release, problem.message))
+        for start in range(0, len(images), TOGETHER):
+            found += self._answer_good(loaded, images[start : start + TOGETHER])
         return found
+
+    def _answer_good(self, loaded: PublishedModel, images: Sequence[Any]) -> list[Prediction]:
+        """Those that can be read in one batch, and what is wrong with the others, in order."""
+        answers: dict[int, Prediction] = {}
+        good: dict[int, np.ndarray] = {}
+        for i, image in enumerate(images):
+            try:
+                (picture,) = loaded.model.shown([image])
+                good[i] = picture.image()
+            except RecordError as problem:
+                answers[i] = self._refused(loaded, problem)
+        try:
+            together = self._answer(loaded, loaded.model.shown(list(good.values())))
+            answers |= dict(zip(good, together, strict=True))
+        except RecordError:  # sizes that do not fit together: each for itself
+            answers |= {i: self._answer_one(loaded, pixels) for i, pixels in good.items()}
+        return [answers[i] for i in range(len(images))]
+
+    def _answer_one(self, loaded: PublishedModel, pixels: np.ndarray) -> Prediction:
+        try:
+            return self._answer(loaded, loaded.model.shown([pixels]))[0]
+        except RecordError as problem:
+            return self._refused(loaded, problem)
+
+    def _refused(self, loaded: PublishedModel, problem: RecordError) -> Prediction:
+        release = None if loaded.current is None else loaded.current.release
+        return Prediction(None, {}, release, problem.message)
 
     def _answer(self, loaded: PublishedModel, pictures: Shown) -> list[Prediction]:
         model = loaded.model

@@ -11,6 +11,7 @@ import numpy as np
 
 from efface.data.images import Channels
 from efface.data.records import Records
+from efface.data.remarks import Note, unheard
 from efface.environment import environment
 from efface.files import locked, read_json
 from efface.guarantee.certificates import (
@@ -22,10 +23,15 @@ from efface.guarantee.check import Check
 from efface.model.mixed_linear import MixedLinear
 from efface.parts.compact.plausible import objection
 from efface.parts.table import place_for
+from efface.progress import Progress, part
 from efface.receipts.receipt import WHOLE
 from efface.workspace import Workspace
 from efface.workspace.steps import Action, Milestone
 from efface.workspace.superseded import CERTIFICATE_SCHEMA
+
+RETRAINED = (
+    0.3  # of the time, about, is over when what is kept was checked, and rows from images begin
+)
 
 
 def all_checks(
@@ -35,6 +41,8 @@ def all_checks(
     images: str | Records | None = None,
     absolute_paths: bool = False,
     device: str | None = None,
+    note: Note = unheard,
+    progress: Progress | None = None,
 ) -> Iterator[Check]:
     """The checks, one after the other, with no request running in between. Nothing is changed.
 
@@ -52,13 +60,19 @@ def all_checks(
         yield _certificate(workspace, model)
         if workspace.data.num_from_partners:
             yield _partners(workspace)
+        part(progress, 0, RETRAINED / 2)(1, "files, ledger and certificate")
         if retrain:
             yield from _retrain(workspace, model)
+        part(progress, 0, RETRAINED)(1, "what is kept")
         if images is not None:
             if device is not None:
                 model.core.place = place_for(model.user.kind, device)
                 model.user.settle()
-            yield _from_images(workspace, model, _opened(model, images, absolute_paths))
+            known = _opened(model, images, absolute_paths)
+            for text in known.remarks:
+                note(text)
+            yield _from_images(workspace, model, known, part(progress, RETRAINED, 1))
+        part(progress, 0, 1)(1, "done")
 
 
 # Without computing anything anew.
@@ -229,7 +243,9 @@ def _opened(model: MixedLinear, images: str | Records, absolute_paths: bool) -> 
     return Records.open(images, channels=channels, absolute_paths=absolute_paths)
 
 
-def _from_images(workspace: Workspace, model: MixedLinear, known: Records) -> Check:
+def _from_images(
+    workspace: Workspace, model: MixedLinear, known: Records, progress: Progress | None = None
+) -> Check:
     """Compute rows from images, found by content digest, and count how many agree."""
     data = model.data
     assert data is not None
@@ -241,8 +257,8 @@ def _from_images(workspace: Workspace, model: MixedLinear, known: Records) -> Ch
     found = [replace(source[retained[int(i)].digest], id=retained[int(i)].id) for i in at]
     labelled = [replace(r, label=retained[int(i)].label) for r, i in zip(found, at, strict=True)]
     model.cache = None
-    part = model.stage(Records(labelled, model.classes))
-    found_again = model.user.agreement(data, at, part)
+    staged = model.stage(Records(labelled, model.classes), progress=progress)
+    found_again = model.user.agreement(data, at, staged)
     missing = f"{len(retained) - len(at)} are not in the data"
     if not found_again.everywhere:
         detail = f"{found_again.num_equal} of {len(at)} agree bit for bit; {missing}"

@@ -112,6 +112,10 @@ class RowMaker(Summed, UserPart):
         wanted = self.layer_features or GRADIENTS
         return wanted == GRADIENTS and side_of(left, num_layers, GRADIENTS) > 0
 
+    def form_for(self, records: Records) -> Form:
+        gradients = self.wants_gradients
+        return choose_form(self.core, self.arithmetic, records, gradients=gradients).form
+
     def take_form(self, choice: Choice) -> None:
         """Compute in this form from now on; before ``calibrate``."""
         self.form, self.form_reasons = choice.form, choice.reasons
