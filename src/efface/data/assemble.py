@@ -14,6 +14,11 @@ from efface.data.readers.folder import id_below
 from efface.data.record import Record, Skipped, Split
 from efface.errors import EffaceError, FormatError, RecordError
 
+NO_IMAGE = (
+    "give images, (n, height, width) or (n, height, width, channels); one image as images[None]. "
+    "For a network of token ids, in Python: preprocess=efface.Tokens(…)."
+)
+
 
 @dataclass(frozen=True)
 class Assembled:
@@ -91,6 +96,7 @@ def _inspect(
         else:
             records.append(record)
             counts.append(count)
+    _check_lengths_agree(records, counts)
     if channels is None:
         _check_channels_agree(records, counts)
     return records, bad
@@ -103,7 +109,22 @@ def _look_at(row: Row, channels: Channels | None, *, fully: bool) -> tuple[Recor
         count = num_channels(content)
         if fully:
             decode(content, channels)
+    if channels is not None and not count:
+        raise RecordError(row.id, f"a row of {len(content)} numbers is no image.", NO_IMAGE)
     return Record(digest=digest_of(content), channels=channels, **vars(row)), count
+
+
+def _check_lengths_agree(records: Sequence[Record], counts: Sequence[int]) -> None:
+    """Rows of numbers have one length: what fills up the shorter ones is not for us to choose."""
+    rows = [record for record, count in zip(records, counts, strict=True) if not count]
+    lengths = [len(record.source.content()) for record in rows]
+    usual = Counter(lengths).most_common(1)[0][0] if lengths else 0
+    for record, length in zip(rows, lengths, strict=True):
+        if length != usual:
+            message = f"{length} numbers where most records have {usual}."
+            raise RecordError(
+                record.id, message, "bring all to one length (in Python: Tokens(…).padded(rows))."
+            )
 
 
 def _check_channels_agree(records: Sequence[Record], counts: Sequence[int]) -> None:
@@ -112,6 +133,10 @@ def _check_channels_agree(records: Sequence[Record], counts: Sequence[int]) -> N
         if count != usual:
             odd = sum(n != usual for n in counts)
             message = f"{count} channel(s) where most have {usual} ({odd} such of {len(counts)})."
+            if not (count and usual):
+                kinds = ("an image", "rows of numbers") if count else ("a row of numbers", "images")
+                message = f"{kinds[0]} where most are {kinds[1]} ({odd} such of {len(counts)})."
+                raise RecordError(record.id, message, "read them by themselves.")
             fix = 'read with --channels rgb or gray (in Python: channels="rgb").'
             raise RecordError(record.id, message, fix)
 

@@ -11,7 +11,7 @@ from sklearn.exceptions import NotFittedError
 from torch import nn
 
 from efface.data.images import Channels
-from efface.data.preprocess import Preprocess
+from efface.data.preparation import Preparation
 from efface.data.readers.examples import examples_of
 from efface.data.records import Records
 from efface.door.gathering import found_in, gather, labelled
@@ -69,7 +69,8 @@ class ForgettingClassifier(Questions, ClassifierMixin, BaseEstimator):
         mu: the ridge. Default: chosen on core data.
         arithmetic: ``integer`` (the same bits on every machine), ``float``, or ``auto``: integer if possible.
         replay_core: fit the user part on the core data as well.
-        preprocess: how images are prepared, an ``efface.Preprocess``. Default: as the network says.
+        preprocess: how images are prepared, an ``efface.Preprocess``; ``efface.Tokens`` or ``efface.Vectors``
+            where the network reads rows of whole numbers. Default: as the network says.
         skip_bad: set unreadable images aside instead of stopping.
         seed: of the core split and of core training.
         device: ``auto`` or ``cpu``.
@@ -99,7 +100,7 @@ class ForgettingClassifier(Questions, ClassifierMixin, BaseEstimator):
         mu: float | None = None,
         arithmetic: str = "auto",
         replay_core: bool = True,
-        preprocess: Preprocess | None = None,
+        preprocess: Preparation | None = None,
         skip_bad: bool = False,
         seed: int = 0,
         device: str = "auto",
@@ -135,8 +136,9 @@ class ForgettingClassifier(Questions, ClassifierMixin, BaseEstimator):
     ) -> ForgettingClassifier:
         """Train on these images; what was fitted before is dropped (a saved folder stays as it is).
 
-        ``images``: an array of uint8 (n, h, w) or (n, h, w, channels); a list of arrays, tensors, Pillow
-        images, encoded bytes or paths; or, labels included, ``Records``, a torch ``Dataset``, a
+        ``images``: an array of uint8 (n, h, w) or (n, h, w, channels), or of whole numbers (n, length) for a
+        network of ``Tokens`` or ``Vectors``; a list of arrays, tensors, Pillow images, encoded bytes, paths,
+        or rows of numbers; or, labels included, ``Records``, a torch ``Dataset``, a
         ``datasets.Dataset``, or a DataFrame with columns ``path`` and ``label`` (and ``owner``, … if any).
         ``labels`` are names or whole numbers. ``owners`` says whose each image is (default: every image has
         an owner of its own), ``cohorts`` names groups that may be forgotten together, ``ids`` names the
@@ -150,7 +152,7 @@ class ForgettingClassifier(Questions, ClassifierMixin, BaseEstimator):
             columns,
             core=core,
             classes=self.classes,
-            channels=Channels.of_count(backbone.preprocess.channels),
+            channels=backbone.preprocess.reads,
             core_fraction=self.core_fraction,
             seed=self.seed,
             skip_bad=self.skip_bad,
@@ -370,8 +372,8 @@ class ForgettingClassifier(Questions, ClassifierMixin, BaseEstimator):
         return home.workspace
 
     @property
-    def _channels(self) -> Channels:
-        return Channels.of_count(self._fitted.model.core.backbone.preprocess.channels)
+    def _channels(self) -> Channels | None:
+        return self._fitted.model.core.backbone.preprocess.reads
 
     def _named(self, images: Any) -> Records:
         """Records of images whose labels do not matter."""
