@@ -294,3 +294,10 @@ def test_commands_train_forget_and_verify_text(
     )
     assert checked["ok"]
     assert efface("predict", "model", "texts.npz", *own, "--json").exit_code == 0
+    exported = efface("export", "model", "--onnx", "--out", "elsewhere", *own)
+    assert exported.exit_code == 2
+    assert "for images only" in exported.stderr
+    assert not Path("elsewhere").exists()
+    looked = efface("init", "texts.npz", "--core-fraction", "0", "--out", "run.toml")
+    assert looked.exit_code == 2
+    assert "a row of 10 numbers is no image" in looked.stderr

@@ -53,7 +53,9 @@ def assemble(found: Found, options: ReadOptions) -> Assembled:
         found.rows, _channels(options.get("channels") or found.channels), skip_bad
     )
     if not records:
-        raise FormatError(f"no usable image among {len(found.rows)}.", "check the path and layout.")
+        why = f"; of the first, {bad[0].reason.removesuffix('.')}" if bad else ""
+        message = f"no usable image among {len(found.rows)}{why}."
+        raise FormatError(message, "check the path and layout.")
     given, skipped = classes is not None, (*found.skipped, *bad)
     listed = given or (found.listed and bool(found.classes))
     if classes is None:  # of all rows: skipping every image of a class must not hide the class

@@ -126,4 +126,5 @@ def of_images(preparation: Preparation) -> Preprocess:
     if isinstance(preparation, Preprocess):
         return preparation
     message = f"the network reads {preparation.described}, and this is for images only."
-    raise BackboneError(message, "leave it out.")
+    fix = "leave it out: resizing, mirrored views, fine-tuning and exports know images only."
+    raise BackboneError(message, fix)
