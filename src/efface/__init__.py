@@ -28,6 +28,8 @@ _WHERE = {
     "Pictures": "efface.data.pictures",
     "Split": "efface.data.record",
     "Preprocess": "efface.data.preprocess",
+    "Tokens": "efface.data.numbers",
+    "Vectors": "efface.data.numbers",
     "Core": "efface.network.core",
     "Stage": "efface.network.training",
     "FineTuning": "efface.network.finetuning",
@@ -53,6 +55,8 @@ _WHERE = {
 
 if TYPE_CHECKING:
     from efface.data.class_list import settled as settled
+    from efface.data.numbers import Tokens as Tokens
+    from efface.data.numbers import Vectors as Vectors
     from efface.data.pictures import Pictures as Pictures
     from efface.data.preprocess import Preprocess as Preprocess
     from efface.data.record import Record as Record

@@ -255,7 +255,7 @@ def test_a_cache_fits_the_size_that_preprocessing_gives(
 
 
 def test_a_network_that_does_not_run_says_so() -> None:
-    with pytest.raises(BackboneError, match="does not run on a 8 × 8 image"):
+    with pytest.raises(BackboneError, match="does not run on images of 8 × 8"):
         Core(nn.Sequential(nn.Conv2d(3, 2, 3)), classes=CLASSES, preprocess=GRAY)
     with pytest.raises(BackboneError, match=r"shape \(1, 2, 6, 6\), not \(n, p\)"):
         Core(nn.Sequential(nn.Conv2d(1, 2, 3)), classes=CLASSES, preprocess=GRAY)

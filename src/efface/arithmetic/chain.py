@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from efface.data.preprocess import Preprocess
+from efface.data.preprocess import Preprocess, of_images
 from efface.linear.projection import Projection, moments
 from efface.linear.taps import LayerTap, Tap, Tapper, named_taps
 from efface.network.backbone import forward_ad_kernels
@@ -42,7 +42,7 @@ class FloatChain(nn.Module):
 
     def __init__(self, core: Core, projection: Projection) -> None:
         super().__init__()
-        self.normalised = Normalised(core.backbone.preprocess)
+        self.normalised = Normalised(of_images(core.backbone.preprocess))
         self.prefix, self.tail = copy.deepcopy(core.prefix), copy.deepcopy(core.tail)
         self.prefix.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
         self.projection = projection

@@ -47,8 +47,7 @@ class Form(ABC):
     @property
     def image(self) -> tuple[int, int, int]:
         """The shape of an image's pixels."""
-        side = self.core.image_side
-        return (self.core.backbone.preprocess.channels, side, side)
+        return self.core.image_shape
 
     @property
     @abstractmethod

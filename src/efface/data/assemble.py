@@ -29,6 +29,10 @@ from efface.errors import EffaceError, FormatError, RecordError
 
 READERS = 4  # images that are fetched at once
 WINDOW = 256  # and how many are asked for before the first is needed
+NO_IMAGE = (
+    "give images, (n, height, width) or (n, height, width, channels); one image as images[None]. "
+    "For a network of token ids, in Python: preprocess=efface.Tokens(…)."
+)
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,9 @@ def assemble(found: Found, options: ReadOptions) -> Assembled:
     looked = look(replace(found, rows=rows), options)
     records = looked.records
     if not records and not others:
-        raise FormatError(f"no usable image among {len(found.rows)}.", "check the path and layout.")
+        why = f"; of the first, {looked.bad[0].reason.removesuffix('.')}" if looked.bad else ""
+        message = f"no usable image among {len(found.rows)}{why}."
+        raise FormatError(message, "check the path and layout.")
     given, skipped = classes is not None, (*found.skipped, *looked.bad)
     listed = given or (found.listed and bool(found.classes))
     if classes is None:  # of all rows: skipping every image of a class must not hide the class
@@ -133,6 +139,7 @@ def look(found: Found, options: ReadOptions) -> Looked:
             counts.append(got[1])
     if bad and not skip_bad:
         raise _unreadable(bad, fix)
+    _check_lengths_agree(records, counts)
     if channels is not None:
         return Looked(records, bad)
     _check_channels_agree(records, counts)
@@ -176,8 +183,23 @@ def _look_at(row: Row, channels: Channels | None, *, fully: bool) -> tuple[Recor
             content
         ):  # of what was cut short only decoding says if it can be used
             decode(content, channels)
+    if channels is not None and not count:
+        raise RecordError(row.id, f"a row of {len(content)} numbers is no image.", NO_IMAGE)
     columns = {name: value for name, value in vars(row).items() if name != "unit"}
     return Record(digest=digest_of(content), channels=channels, **columns), count
+
+
+def _check_lengths_agree(records: Sequence[Record], counts: Sequence[int]) -> None:
+    """Rows of numbers have one length: what fills up the shorter ones is not for us to choose."""
+    rows = [record for record, count in zip(records, counts, strict=True) if not count]
+    lengths = [len(record.source.content()) for record in rows]
+    usual = Counter(lengths).most_common(1)[0][0] if lengths else 0
+    for record, length in zip(rows, lengths, strict=True):
+        if length != usual:
+            message = f"{length} numbers where most records have {usual}."
+            raise RecordError(
+                record.id, message, "bring all to one length (in Python: Tokens(…).padded(rows))."
+            )
 
 
 def _check_channels_agree(records: Sequence[Record], counts: Sequence[int]) -> None:
@@ -186,6 +208,10 @@ def _check_channels_agree(records: Sequence[Record], counts: Sequence[int]) -> N
         if count != usual:
             odd = sum(n != usual for n in counts)
             message = f"{count} channel(s) where most have {usual} ({odd} such of {len(counts)})."
+            if not (count and usual):
+                kinds = ("an image", "rows of numbers") if count else ("a row of numbers", "images")
+                message = f"{kinds[0]} where most are {kinds[1]} ({odd} such of {len(counts)})."
+                raise RecordError(record.id, message, "read them by themselves.")
             raise RecordError(record.id, message, CONVERT)
 
 

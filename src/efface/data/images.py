@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeGuard
 
 import numpy as np
 
@@ -102,8 +102,15 @@ def digest_of(content: Content) -> str:
     return hashlib.sha256(header + content.tobytes()).hexdigest()
 
 
+def is_numbers(content: Content) -> TypeGuard[np.ndarray]:
+    """Whether it is a row of whole numbers (see ``numbers``), and no image."""
+    return not isinstance(content, bytes) and content.ndim == 1 and content.dtype.kind == "i"
+
+
 def num_channels(content: Content) -> int:
-    """1 (gray) or 3 (colour), from the header alone; alpha does not count."""
+    """1 (gray) or 3 (colour), from the header alone; alpha does not count. 0: a row of numbers, no image."""
+    if is_numbers(content):
+        return 0
     if isinstance(content, bytes):
         with _opened(content) as image:
             return 1 if _is_gray(image.mode) else 3
@@ -136,8 +143,11 @@ def is_whole(content: Content) -> bool:
 def decode(content: Content, channels: Channels | None = None) -> np.ndarray:
     """Pixels as a person sees them: EXIF orientation applied, alpha dropped, 16 bits scaled to 8.
 
-    ``channels`` converts; None keeps what the image has (palettes become RGB).
+    ``channels`` converts; None keeps what the image has (palettes become RGB). Rows of numbers are returned
+    as they are.
     """
+    if is_numbers(content):
+        return content
     native = num_channels(content)
     wanted = channels or (Channels.GRAY if native == 1 else Channels.RGB)
     image = _open(content) if isinstance(content, bytes) else _from_array(content)

@@ -19,6 +19,7 @@ import numpy as np
 from efface.data.images import ArrayImage
 from efface.data.looks import Seen, key_of, look_of
 from efface.data.pictures import Shown
+from efface.data.preparation import Unfit
 from efface.data.record import Depicted, Split, checked_image
 from efface.errors import EffaceError, RecordError
 
@@ -101,7 +102,11 @@ class Loader:
 def loaded(shown: Depicted, prepare: Prepare, with_look: bool) -> Loaded:
     """One image as the network wants it, decoded once; and its look, if that is asked for."""
     pixels = checked_image(shown)
-    return prepare(pixels), look_of(pixels) if with_look else None
+    try:
+        prepared = prepare(pixels)
+    except Unfit as problem:
+        raise RecordError(shown.id, problem.message, problem.fix) from problem
+    return prepared, look_of(pixels) if with_look else None
 
 
 def _portable(shown: Depicted) -> bool:

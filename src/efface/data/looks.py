@@ -22,8 +22,9 @@ UNKNOWN = ""  # of a record whose image was not at hand, or is tiny
 
 
 def look_of(pixels: np.ndarray) -> str:
-    """The look of an image, uint8 (h, w, channels), as 16 hexadecimal digits; ``UNKNOWN`` of a tiny one."""
-    if min(pixels.shape[:2]) < SMALLEST:
+    """The look of an image, uint8 (h, w, channels), as 16 hexadecimal digits; ``UNKNOWN`` of a tiny one, and
+    of what is no image."""
+    if pixels.ndim < 3 or min(pixels.shape[:2]) < SMALLEST:
         return UNKNOWN
     import imagehash
     from PIL import Image
@@ -34,6 +35,8 @@ def look_of(pixels: np.ndarray) -> str:
 
 def both_looks(pixels: np.ndarray) -> tuple[str, str]:
     """As it is, and mirrored."""
+    if pixels.ndim < 3:
+        return UNKNOWN, UNKNOWN
     return look_of(pixels), look_of(np.ascontiguousarray(pixels[:, ::-1]))
 
 

@@ -1,4 +1,4 @@
-"""Preprocessing travels with the model: image array in, normalised tensor out."""
+"""Preprocessing of images: array in, normalised tensor out; and any preparation from a model's file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from efface.errors import FormatError
+from efface.data.images import Channels
+from efface.data.numbers import numbers_of
+from efface.data.preparation import Preparation, Unfit
+from efface.errors import BackboneError, FormatError
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -15,7 +18,7 @@ _RESAMPLING = ("bilinear", "bicubic")  # as Pillow has them, which is loaded for
 
 
 @dataclass(frozen=True)
-class Preprocess:
+class Preprocess(Preparation):
     """x = (crop(resize(image)) / 255 − mean) / std, per channel.
 
     ``resize`` is the length of the short side (0: keep the size), ``crop`` the side of the central
@@ -41,15 +44,36 @@ class Preprocess:
                 f"unknown interpolation {self.interpolation!r}.", f"use one of {list(_RESAMPLING)}."
             )
 
-    def __call__(self, image: np.ndarray) -> np.ndarray:
+    @property
+    def reads(self) -> Channels:
+        return Channels.of_count(self.channels)
+
+    @property
+    def side(self) -> int:
+        """Of the images that come out, as far as it is fixed."""
+        return self.crop or self.resize or 8
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return (self.channels, self.side, self.side)
+
+    @property
+    def described(self) -> str:
+        return f"images of {self.side} × {self.side}"
+
+    def __call__(self, content: np.ndarray) -> np.ndarray:
         """uint8 (h, w[, channels]) -> float32 (channels, h', w')."""
-        x = self.pixels(image).astype(np.float32) / 255.0
+        x = self.pixels(content).astype(np.float32) / 255.0
         mean, std = (np.asarray(v, dtype=np.float32)[:, None, None] for v in (self.mean, self.std))
         return (x - mean) / std
 
-    def pixels(self, image: np.ndarray) -> np.ndarray:
+    def pixels(self, content: np.ndarray) -> np.ndarray:
         """Resized and cropped, not normalised: uint8 (channels, h', w')."""
-        array = self._shape(self._channels(np.asarray(image)))
+        content = np.asarray(content)
+        if content.ndim < 2:
+            fix = "give images; for a network of token ids, in Python: preprocess=efface.Tokens(…)."
+            raise Unfit(f"a row of {len(content)} numbers, where images are read.", fix)
+        array = self._shape(self._channels(content))
         return np.ascontiguousarray(array.transpose(2, 0, 1))
 
     def _channels(self, image: np.ndarray) -> np.ndarray:
@@ -90,3 +114,17 @@ class Preprocess:
         values = dict(values)
         values["mean"], values["std"] = tuple(values["mean"]), tuple(values["std"])
         return cls(**values)
+
+
+def preparation_of(values: dict[str, Any]) -> Preparation:
+    """What ``to_dict`` of a preparation gave."""
+    return numbers_of(values) if "kind" in values else Preprocess.from_dict(values)
+
+
+def of_images(preparation: Preparation) -> Preprocess:
+    """The preparation, if it is one of images: fine-tuning, mirrors and exports know no others."""
+    if isinstance(preparation, Preprocess):
+        return preparation
+    message = f"the network reads {preparation.described}, and this is for images only."
+    fix = "leave it out: resizing, mirrored views, fine-tuning and exports know images only."
+    raise BackboneError(message, fix)

@@ -66,7 +66,8 @@ class Record:
     extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def image(self) -> np.ndarray:
-        """The decoded pixels, uint8 (h, w, channels), or RecordError when they cannot be had.
+        """The decoded pixels, uint8 (h, w, channels), or RecordError when they cannot be had; of a row of
+        numbers these.
 
         The content is checked against ``digest``: whatever is derived from this image is filed
         under its digest, and must not come from a file that was swapped in the meantime.

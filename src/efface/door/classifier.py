@@ -12,7 +12,7 @@ from torch import nn
 
 from efface.data.images import Channels
 from efface.data.names import newcomers
-from efface.data.preprocess import Preprocess
+from efface.data.preparation import Preparation
 from efface.data.readers.examples import examples_of
 from efface.data.records import Records
 from efface.data.remarks import remarks_on
@@ -59,8 +59,7 @@ class ForgettingClassifier(Questions, ClassifierMixin, BaseEstimator):
 
     Args:
         backbone: ``hf:DIR_OR_ID`` (transformers), ``timm:NAME``, ``open_clip:NAME:WEIGHTS``, an
-            ``nn.Module``, or ``cnn`` (the small built-in network, which knows nothing until it has seen core
-            data).
+            ``nn.Module``, or ``cnn`` (small and built-in; it knows nothing until it has seen core data).
         classes: the class list, in the order of the outputs. Default: the labels of the core data. Where
             there is no core data either, the labels that occur; then a class leaves with the last of its
             records, because a name that only one person used would remember that person.
@@ -73,9 +72,9 @@ class ForgettingClassifier(Questions, ClassifierMixin, BaseEstimator):
         mu: the ridge. Default: chosen on core data.
         arithmetic: ``integer`` (the same bits on every machine), ``float``, or ``auto``: integer if possible.
         replay_core: fit the user part on the core data as well.
-        preprocess: how images are prepared, an ``efface.Preprocess``. Default: as the network says.
-        skip_bad: set unreadable images aside instead of stopping.
-        seed: of the core split and of core training.
+        preprocess: how images are prepared, an ``efface.Preprocess``; ``efface.Tokens`` or ``efface.Vectors``
+            where the network reads rows of whole numbers. Default: as the network says.
+        skip_bad: set unreadable images aside instead of stopping; seed: of core split and core training.
         device: where the network is computed: ``auto`` (the fastest that is there), ``cuda`` (one of several
             is ``cuda:1``), ``mps`` or ``cpu``. In integers the outcome is the same, or it is refused.
 
@@ -104,7 +103,7 @@ class ForgettingClassifier(Questions, ClassifierMixin, BaseEstimator):
         mu: float | None = None,
         arithmetic: str = "auto",
         replay_core: bool = True,
-        preprocess: Preprocess | None = None,
+        preprocess: Preparation | None = None,
         skip_bad: bool = False,
         seed: int = 0,
         device: str = "auto",
@@ -140,8 +139,9 @@ class ForgettingClassifier(Questions, ClassifierMixin, BaseEstimator):
     ) -> ForgettingClassifier:
         """Train on these images; what was fitted before is dropped (a saved folder stays as it is).
 
-        ``images``: an array of uint8 (n, h, w) or (n, h, w, channels); a list of arrays, tensors, Pillow
-        images, encoded bytes or paths; or, labels included, ``Records``, a torch ``Dataset``, a
+        ``images``: an array of uint8 (n, h, w) or (n, h, w, channels), or of whole numbers (n, length) for a
+        network of ``Tokens`` or ``Vectors``; a list of arrays, tensors, Pillow images, encoded bytes, paths,
+        or rows of numbers; or, labels included, ``Records``, a torch ``Dataset``, a
         ``datasets.Dataset``, or a DataFrame with columns ``path`` and ``label`` (and ``owner``, … if any).
         ``labels`` are names or whole numbers. ``owners`` says whose each image is (default: every image has
         an owner of its own), ``cohorts`` names groups that may be forgotten together, ``ids`` names the
@@ -155,7 +155,7 @@ class ForgettingClassifier(Questions, ClassifierMixin, BaseEstimator):
             columns,
             core=core,
             classes=self.classes,
-            channels=Channels.of_count(backbone.preprocess.channels),
+            channels=backbone.preprocess.reads,
             core_fraction=self.core_fraction,
             seed=self.seed,
             skip_bad=self.skip_bad,
@@ -386,8 +386,8 @@ class ForgettingClassifier(Questions, ClassifierMixin, BaseEstimator):
         return home.workspace
 
     @property
-    def _channels(self) -> Channels:
-        return Channels.of_count(self._fitted.model.core.backbone.preprocess.channels)
+    def _channels(self) -> Channels | None:
+        return self._fitted.model.core.backbone.preprocess.reads
 
     def _named(self, images: Any) -> Records:
         """Records of images whose labels do not matter."""

@@ -33,7 +33,7 @@ def gather(
     *,
     core: Any,
     classes: Any,
-    channels: Channels,
+    channels: Channels | None,
     **options: Any,
 ) -> Gathered:
     """All records of a training, with one class list.

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from efface.data.preprocess import Preprocess
+from efface.data.preparation import Preparation
 from efface.data.records import Records
 from efface.errors import EffaceError
 from efface.linear.solution import Status
@@ -65,7 +65,7 @@ def saved_settings(base: Path) -> Config | None:
 
 
 def backbone_of(
-    backbone: str | nn.Module, config: Config, preprocess: Preprocess | None
+    backbone: str | nn.Module, config: Config, preprocess: Preparation | None
 ) -> Backbone:
     named = config.core.linearize not in ("head", "last-block", "last-stage", "all")
     boundary = config.core.linearize if named else None

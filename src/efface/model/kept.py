@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from efface import files
-from efface.data.preprocess import Preprocess
+from efface.data.preprocess import preparation_of
 from efface.digests import tensors_digest
 from efface.errors import FormatError
 from efface.guarantee.certificates import Certificate
@@ -54,7 +54,7 @@ class KeptModel:
         part = stored_part(values["user"]["kind"])
         assert part is not None
         with files.as_saved(directory / "model.json"):
-            prep = Preprocess.from_dict(facts["preprocess"]).to_dict()
+            prep = preparation_of(facts["preprocess"]).to_dict()
             made = part(values["user"], arrays, facts["classes"], facts["digest"], prep)
         return cls(made, values)
 

@@ -10,7 +10,6 @@ import numpy as np
 from torch import Tensor, nn
 
 from efface import files
-from efface.data.images import Channels
 from efface.data.looks import looks_of
 from efface.data.pictures import Pictures, Shown
 from efface.data.records import Records
@@ -281,7 +280,7 @@ class MixedLinear:
         """Records and pictures as they are; of arrays, Pillow images, paths, … the pictures."""
         if isinstance(images, Records | Pictures):
             return images
-        return Pictures.of(images, Channels.of_count(self.core.backbone.preprocess.channels))
+        return Pictures.of(images, self.core.backbone.preprocess.reads)
 
     def logits(self, images: Any, *, progress: Progress | None = None) -> Tensor:
         """(n, c), of records or of images without labels, see :meth:`shown`."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +22,7 @@ import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from efface.data.preparation import Preparation
 from efface.data.preprocess import Preprocess
 from efface.errors import BackboneError, FormatError
 from efface.network import blocks, saved
@@ -42,7 +43,7 @@ class Backbone:
 
     spec: str
     steps: tuple[Step, ...]
-    preprocess: Preprocess
+    preprocess: Preparation
     source: dict[str, Any] = field(default_factory=dict)
     has_statistics: bool = True
 
@@ -89,19 +90,20 @@ def load_backbone(
     backbone: str | nn.Module | Backbone,
     *,
     boundary: str | None = None,
-    preprocess: Preprocess | None = None,
+    preprocess: Preparation | None = None,
     source: dict[str, Any] | None = None,
     seed: int = 0,
     spec: str = "module",
 ) -> Backbone:
     """Load ``backbone``. ``source`` (from a saved model) rebuilds the architecture without files.
 
-    ``spec`` is how a module that is given as such is called.
+    ``spec`` is how a module that is given as such is called. A module may bring its own preparation, as an
+    attribute ``preprocess``.
     """
     if isinstance(backbone, Backbone):
         return backbone
     if isinstance(backbone, nn.Module):
-        return _wrap(spec, backbone, boundary, preprocess or Preprocess(), source or {})
+        return _wrap(spec, backbone, boundary, preprocess or _own(backbone), source or {})
     # Networks with random weights are the same for the same seed, whatever ran before.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -109,9 +111,34 @@ def load_backbone(
     return _wrap(backbone, net, boundary, preprocess or prep, source)
 
 
+def feature_width(backbone: Backbone, at: int, steps: Sequence[Step]) -> int:
+    """How many pooled features its ``steps`` give, by running them; those from ``at`` on are the tail."""
+    x = torch.from_numpy(backbone.preprocess.blank())
+    try:
+        with torch.no_grad():
+            for i, step in enumerate(steps):
+                if i == at and not x.is_floating_point():
+                    raise BackboneError(
+                        f"{backbone.spec}: the tail would begin at token ids, which have no derivative.",
+                        'linearise "head", or name a step behind the embedding.',
+                    )
+                x = step.module.eval()(x)
+    except (RuntimeError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise BackboneError(
+            f"{backbone.spec} does not run on {backbone.preprocess.described}: {error}",
+            "check the preprocessing's size and channels, and run `efface check` on it.",
+        ) from error
+    if x.dim() != 2 or not x.is_floating_point():
+        raise BackboneError(
+            f"the features of {backbone.spec} have shape {tuple(x.shape)}, not (n, p).",
+            "end the network in pooling and flattening before its Linear head.",
+        )
+    return int(x.shape[1])
+
+
 def _load_named(
     backbone: str, source: dict[str, Any] | None
-) -> tuple[nn.Module, Preprocess, dict[str, Any]]:
+) -> tuple[nn.Module, Preparation, dict[str, Any]]:
     kind, _, rest = backbone.partition(":")
     if kind == "cnn" and not rest:
         return blocks.digits_cnn(), Preprocess(0, 0, 1, (0.5,), (0.5,)), {}
@@ -122,15 +149,22 @@ def _load_named(
     if kind == "open_clip":
         return _load_open_clip(rest, pretrained=source is None)
     if kind == "torch":
-        return _load_callable(rest), Preprocess(), {}
+        net = _load_callable(rest)
+        return net, _own(net), {}
     raise BackboneError(
         f"unknown backbone {backbone!r}.",
         "use cnn, hf:DIR_OR_ID, timm:NAME, open_clip:NAME:WEIGHTS or torch:module.path:callable.",
     )
 
 
+def _own(net: nn.Module) -> Preparation:
+    """What the module says about its inputs, else ImageNet's usual images."""
+    said = getattr(net, "preprocess", None)
+    return said if isinstance(said, Preparation) else Preprocess()
+
+
 def _wrap(
-    spec: str, net: nn.Module, boundary: str | None, prep: Preprocess, source: dict[str, Any]
+    spec: str, net: nn.Module, boundary: str | None, prep: Preparation, source: dict[str, Any]
 ) -> Backbone:
     steps = cut(net.eval(), boundary)
     return Backbone(spec, tuple(steps), prep, source)

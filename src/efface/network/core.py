@@ -18,13 +18,20 @@ from efface import files
 from efface.alone import one_by_one
 from efface.data.loading import Loader, Prepare, stacked
 from efface.data.pictures import Shown
-from efface.data.preprocess import Preprocess
+from efface.data.preparation import Preparation
+from efface.data.preprocess import of_images, preparation_of
 from efface.data.records import Records
 from efface.digests import RememberedDigest, tensors_digest
-from efface.errors import BackboneError, EffaceError, FormatError
+from efface.errors import EffaceError, FormatError
 from efface.network import blocks, saved
 from efface.network.activations import ActivationCache, Activations, boundaries, gather, own_copy
-from efface.network.backbone import Backbone, check_size, forward_ad_kernels, load_backbone
+from efface.network.backbone import (
+    Backbone,
+    check_size,
+    feature_width,
+    forward_ad_kernels,
+    load_backbone,
+)
 from efface.network.core_fitting import default_stages, fit_core
 from efface.network.device import CPU, Placement
 from efface.network.mirror import MirroredPrefix, MirroredTail
@@ -60,7 +67,7 @@ class Core:
         leaky_slope: float | None = 0.01,
         fold_batchnorm: bool = True,
         mirror: bool = False,
-        preprocess: Preprocess | None = None,
+        preprocess: Preparation | None = None,
         seed: int = 0,
         source: dict[str, Any] | None = None,
         spec: str = "module",
@@ -81,11 +88,10 @@ class Core:
         )
         self.backbone, self.classes, self.linearize = loaded, tuple(classes), linearize
         self.leaky_slope, self.fold, self.seed = leaky_slope, fold_batchnorm, seed
-        self.loader, self.place = (
-            Loader(),
-            Placement(),
-        )  # how images are read, and where it computes
+        self.loader, self.place = Loader(), Placement()  # how it reads, and where it computes
         self.mirror, self.report = mirror, list[str]()
+        if mirror:
+            of_images(loaded.preprocess)
         self._split(loaded)
         self.tables: dict[str, Any] = {}  # shared by parts of one calibration; not saved
         self.records: Records | None = None  # what it was fitted on; not saved
@@ -95,8 +101,7 @@ class Core:
         steps = copy.deepcopy(backbone.steps)
         prefix, tail = (MirroredPrefix, MirroredTail) if self.mirror else (nn.Sequential, Tail)
         self.prefix = prefix(*[s.module for s in steps[:at]]).eval()
-        width = self._feature_width(steps)
-        head = nn.Linear(width, len(self.classes))
+        head = nn.Linear(feature_width(backbone, at, steps), len(self.classes))
         nn.init.zeros_(head.weight)
         nn.init.zeros_(head.bias)
         self.tail: Tail = tail(steps[at:], head).eval()
@@ -110,29 +115,20 @@ class Core:
         self.prefix.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.freeze()
 
-    def _feature_width(self, steps: Sequence[Any]) -> int:
-        side = self.image_side
-        x = torch.zeros(1, self.backbone.preprocess.channels, side, side)
-        try:
-            with torch.no_grad():
-                for step in steps:
-                    x = step.module.eval()(x)
-        except (RuntimeError, TypeError, ValueError, AttributeError) as error:
-            raise BackboneError(
-                f"{self.backbone.spec} does not run on a {side} × {side} image: {error}",
-                "check the preprocessing's size and channels, and run `efface check` on it.",
-            ) from error
-        if x.dim() != 2:
-            raise BackboneError(
-                f"the features of {self.backbone.spec} have shape {tuple(x.shape)}, not (n, p).",
-                "end the network in pooling and flattening before its Linear head.",
-            )
-        return int(x.shape[1])
-
     @property
     def image_side(self) -> int:
         """The side of the images that come in, as far as the preprocessing fixes it."""
-        return self.backbone.preprocess.crop or self.backbone.preprocess.resize or 8
+        return of_images(self.backbone.preprocess).side
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Of their pixels, (channels, h, w)."""
+        return of_images(self.backbone.preprocess).shape
+
+    @property
+    def blank(self) -> Tensor:
+        """An input of zeros, (1, *shape)."""
+        return torch.from_numpy(self.backbone.preprocess.blank())
 
     # --- training ---------------------------------------------------------------------------------
 
@@ -173,11 +169,11 @@ class Core:
         return torch.from_numpy(records.labels)
 
     def images(self, records: Shown) -> Tensor:
-        """Decoded and preprocessed, (n, channels, h, w); an unreadable image names its record."""
+        """Decoded and prepared, (n, channels, h, w) or (n, length); an unreadable one names its record."""
         return self._stacked(records, self.backbone.preprocess)
 
     def pixels(self, records: Shown) -> Tensor:
-        """Decoded, resized and cropped, (n, channels, h, w) uint8."""
+        """Decoded, resized and cropped, (n, channels, h, w) uint8; rows of numbers as they are."""
         return self._stacked(records, self.backbone.preprocess.pixels)
 
     def _stacked(self, records: Shown, prepare: Prepare) -> Tensor:
@@ -222,15 +218,16 @@ class Core:
 
     def boundary(self, images: Tensor) -> Tensor:
         """The prefix on preprocessed images, all at once, (n, *boundary_shape)."""
+        if images.dim() == 4:
+            images = images.to(memory_format=torch.channels_last)
         with forward_ad_kernels():
-            return self.prefix(images.to(memory_format=torch.channels_last)).contiguous()
+            return self.prefix(images).contiguous()
 
     @property
     def boundary_shape(self) -> tuple[int, ...]:
         """Shape of one record's boundary activation."""
-        image = torch.zeros(1, self.backbone.preprocess.channels, self.image_side, self.image_side)
         with torch.no_grad():
-            return tuple(self.boundary(image).shape[1:])
+            return tuple(self.boundary(self.blank).shape[1:])
 
     def cache(self, directory: Path | str, dtype: str = "float32") -> ActivationCache:
         """The activation cache for this core's prefix below ``directory``."""
@@ -360,7 +357,7 @@ class Core:
             leaky_slope=values["leaky_slope"],
             fold_batchnorm=values["fold_batchnorm"],
             mirror=values.get("mirror", False),
-            preprocess=Preprocess.from_dict(values["preprocess"]),
+            preprocess=preparation_of(values["preprocess"]),
             seed=values["seed"],
             source=values["source"] or None,
             spec=values["backbone"],

@@ -137,6 +137,9 @@ def _run(
     if stage.train == "all":
         network: nn.Module = nn.Sequential(core.prefix, core.tail)
         inputs = core.images(records)
+        if not inputs.is_floating_point():
+            message = "the whole network is trained on images or vectors, not on token ids."
+            raise EffaceError(message, "train the head or the tail.")
     else:
         network = core.tail
         inputs = _tensor(core.activations(records, usable(core, cache)))

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from efface import files
-from efface.data.preprocess import Preprocess
+from efface.data.preprocess import Preprocess, of_images
 from efface.data.records import Records
 from efface.digests import tensors_digest
 from efface.errors import BackboneError, EffaceError, RecordError
@@ -145,7 +145,7 @@ class Tuned:
         progress: Progress | None = None,
     ) -> Tensor:
         """Logits (n, c), or pooled features (n, p), of central crops of ``size``; batch after batch."""
-        prepare = at_size(self.backbone.preprocess, size)
+        prepare = at_size(of_images(self.backbone.preprocess), size)
         network: Any = Placement(self.device).of(self.network)
         function = network.features if features else network
         found = []
@@ -168,9 +168,9 @@ def at_size(preprocess: Preprocess, size: int) -> Preprocess:
 
 def network_of(backbone: Backbone, num_classes: int, size: int = 0) -> Tail:
     """A copy of the backbone's steps with a zero head: what is trained, on images of ``size``."""
-    steps = copy.deepcopy(backbone.steps)
-    side = size or backbone.preprocess.crop or backbone.preprocess.resize or 8
-    x = torch.zeros(1, backbone.preprocess.channels, side, side)
+    steps, read = copy.deepcopy(backbone.steps), of_images(backbone.preprocess)
+    side = size or read.side
+    x = torch.zeros(1, read.channels, side, side)
     try:
         with torch.no_grad():
             for step in steps:
@@ -261,7 +261,7 @@ class _Training:
         settings: FineTuning,
         device: torch.device,
     ) -> None:
-        prep = backbone.preprocess
+        prep = of_images(backbone.preprocess)
         self.network, self.records, self.settings = network.to(device), records, settings
         self.device = device
         self.view = Augmentation(

@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
+from efface.data.numbers import numbers_of
 from efface.errors import FormatError
 
 CORE_SCHEMA = "efface.core/1"
@@ -256,6 +257,9 @@ def _check_settings(values: Mapping[str, Any]) -> None:
     for name, fine in checks.items():
         if not fine:
             _refuse(name, values.get(name))
+    if "kind" in prep:
+        numbers_of(prep)
+        return
     sides = all(_count(prep[name], LARGEST_IMAGE) for name in ("resize", "crop"))
     means = all(isinstance(prep[n], list) and all(map(_real, prep[n])) for n in ("mean", "std"))
     if not sides or not means or prep["channels"] not in (1, 2, 3, 4):

@@ -1,4 +1,5 @@
-"""Calibration without data: seeded synthetic images, seen as the network saw its own training data.
+"""Calibration without data: seeded synthetic images, seen as the network saw its own training data; where it
+reads rows of numbers, random ones.
 
 The compact user part needs to know how large its features get. Where there are neither core records nor
 public ones, images of random shapes go through the frozen prefix, and on the way every layer with BatchNorm
@@ -15,6 +16,9 @@ import torch
 from PIL import Image, ImageDraw
 from torch import Tensor
 
+from efface.data.numbers import Numbers
+from efface.data.preparation import Preparation
+from efface.data.preprocess import of_images
 from efface.network.blocks import matched_statistics
 from efface.network.core import Core
 from efface.progress import Progress
@@ -48,11 +52,19 @@ def _leaves(rng: np.random.Generator, side: int, channels: int) -> np.ndarray:
     return np.asarray(image)
 
 
+def contents(read: Preparation, count: int, seed: int = 0) -> list[np.ndarray]:
+    """Contents of nobody's records, of the kind that is read: images, or rows of numbers."""
+    if isinstance(read, Numbers):
+        rng = np.random.default_rng(seed)
+        return [read.drawn(rng) for _ in range(count)]
+    shown = of_images(read)
+    return images(count, shown.side, shown.channels, seed)
+
+
 def pixels(core: Core, count: int = COUNT, seed: int = 0) -> list[np.ndarray]:
     """Synthetic images as the core's preprocessing leaves them, uint8 (channels, h, w), in full batches."""
     preprocess, count = core.backbone.preprocess, -(-count // BATCH) * BATCH
-    made = images(count, core.image_side, preprocess.channels, seed)
-    return [preprocess.pixels(image) for image in made]
+    return [preprocess.pixels(content) for content in contents(preprocess, count, seed)]
 
 
 @torch.no_grad()
@@ -63,7 +75,7 @@ def activations(
     network's own statistics. ``count`` is rounded up to full batches: the statistics are a batch's."""
     preprocess = core.backbone.preprocess
     count = -(-count // BATCH) * BATCH
-    arrays = [preprocess(a) for a in images(count, core.image_side, preprocess.channels, seed)]
+    arrays = [preprocess(content) for content in contents(preprocess, count, seed)]
     parts: list[Tensor] = []
     with matched_statistics(core.prefix) as matched:
         for x in torch.from_numpy(np.stack(arrays)).split(BATCH):

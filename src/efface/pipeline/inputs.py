@@ -211,10 +211,8 @@ def _record(path: Path, label: str) -> Record:
     return Record(name, name, DEFAULT_COHORT, label, Split.TEST, source, digest)
 
 
-def _channels(model: MixedLinear) -> str:
-    from efface.data.images import Channels
-
-    return Channels.of_count(model.core.backbone.preprocess.channels)
+def _channels(model: MixedLinear) -> str | None:
+    return model.core.backbone.preprocess.reads
 
 
 def load_model(

@@ -213,12 +213,13 @@ class CoreConfig(ConfigSection):
         given: dict[str, Any] = {k: v for k, v in sizes.items() if v is not None}
         if not given:
             return self.backbone
+        from efface.data.preprocess import of_images
         from efface.network.backbone import load_backbone
 
         named = self.linearize not in ("head", "last-block", "last-stage", "all")
         boundary = self.linearize if named else None
         loaded = load_backbone(self.backbone, boundary=boundary, seed=self.seed)
-        return replace(loaded, preprocess=replace(loaded.preprocess, **given))
+        return replace(loaded, preprocess=replace(of_images(loaded.preprocess), **given))
 
     def tunings(self) -> tuple[FineTuning, ...]:
         """Every way to fine-tune that is tried beside not doing it; none: it is not asked for."""

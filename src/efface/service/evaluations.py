@@ -6,7 +6,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from efface.data.images import Channels
 from efface.data.records import Records
 from efface.ledger import Ledger
 from efface.service.settings import EvaluationSettings
@@ -50,7 +49,7 @@ class Evaluations:
         if self.settings is None or published is None or not self.is_needed():
             return
         model = load(self.path)
-        channels = Channels.of_count(model.core.backbone.preprocess.channels)
+        channels = model.core.backbone.preprocess.reads
         test = Records(Records.open(self.settings.data, channels=channels).test, model.classes)
         accuracy = model.accuracy(test)
         if current(self.path) != published:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from efface.data.preprocess import Preprocess
 from efface.errors import EffaceError, FormatError
 from efface.ledger import Ledger
 from efface.model.mixed_linear import MixedLinear
@@ -109,7 +110,8 @@ class ServedModel:
 
 def _warm(model: MixedLinear) -> None:
     """A gray image, so that the first prediction has nothing left to load."""
-    channels = model.core.backbone.preprocess.channels
+    read = model.core.backbone.preprocess
+    channels = read.channels if isinstance(read, Preprocess) else 1
     with contextlib.suppress(EffaceError):  # a model for images of one size has another one
         model.logits(np.full((1, 32, 32, channels), 128, np.uint8))
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from PIL import Image
 
+from efface.data.images import is_numbers
 from efface.data.record import Record
 from efface.data.records import Records
 from efface.model.mixed_linear import MixedLinear
@@ -71,8 +72,14 @@ def _pattern(what: str, record: Record, row: np.ndarray) -> Pattern:
 
 
 def _content(record: Record) -> Iterator[Pattern]:
-    yield Pattern(f"the pixels of {record.id!r}", pieces_of(record.image().tobytes()))
-    content = record.source.content()
+    content, pixels = record.source.content(), record.image()
+    if is_numbers(content):  # in whatever width somebody might have written them
+        widths = (np.dtype(name) for name in ("<i1", "<i2", "<u2", "<i4", "<i8"))
+        forms = (pixels.astype(w) for w in widths if np.array_equal(pixels.astype(w), pixels))
+        for form in forms:
+            yield Pattern(f"the numbers of {record.id!r}", pieces_of(form.tobytes()))
+        return
+    yield Pattern(f"the pixels of {record.id!r}", pieces_of(pixels.tobytes()))
     if isinstance(content, bytes):
         yield Pattern(f"the image file of {record.id!r}", pieces_of(content))
 
@@ -94,7 +101,8 @@ def pieces_of(data: bytes) -> tuple[bytes, ...]:
 
 
 def pictures_of(records: Records) -> dict[str, np.ndarray]:
-    return {f"the picture of {record.id!r}": thumbnail(record.image()) for record in records}
+    shown = ((record, record.image()) for record in records)
+    return {f"the picture of {r.id!r}": thumbnail(x) for r, x in shown if x.ndim == 3}
 
 
 def thumbnail(pixels: np.ndarray) -> np.ndarray:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from efface.data.images import Channels
 from efface.data.records import Records
 from efface.data.remarks import Note, unheard
 from efface.environment import environment
@@ -239,7 +238,7 @@ def _retrain(workspace: Workspace, model: MixedLinear) -> Iterator[Check]:
 def _opened(model: MixedLinear, images: str | Records, absolute_paths: bool) -> Records:
     if isinstance(images, Records):
         return images
-    channels = Channels.of_count(model.core.backbone.preprocess.channels)
+    channels = model.core.backbone.preprocess.reads
     return Records.open(images, channels=channels, absolute_paths=absolute_paths)
 
 

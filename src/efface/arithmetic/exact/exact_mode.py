@@ -132,10 +132,15 @@ def exact(module: Module) -> Module:
     return copy.deepcopy(module).double().eval().requires_grad_(False)
 
 
+def wide(x: Tensor) -> Tensor:
+    """In float64; whole numbers (token ids) as they are."""
+    return x.double() if x.is_floating_point() else x
+
+
 def probe(module: nn.Module, example: Tensor, backward: bool = True) -> str | None:
     """None if ``module`` runs in exact mode on ``example``, forward (and backward); else why not."""
     network = exact(module)
-    x = example.detach().double().requires_grad_(backward)
+    x = wide(example.detach()).requires_grad_(backward)
     try:
         with torch.enable_grad(), forward_ad_kernels(), ExactMode(network):
             output = network(x.clone())

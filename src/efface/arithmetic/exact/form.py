@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from efface.arithmetic.chain import FloatChain
-from efface.arithmetic.exact.exact_mode import ExactMode, exact, probe
+from efface.arithmetic.exact.exact_mode import ExactMode, exact, probe, wide
 from efface.arithmetic.form import Form
 from efface.arithmetic.kinds import ARITHMETIC, EXACT
 from efface.linear.projection import Projection
@@ -34,7 +34,7 @@ class ExactForm(Form):
     @staticmethod
     def problem(core: Core) -> str | None:
         """Why this core has no exact form; None if it has one."""
-        image = torch.zeros(1, core.backbone.preprocess.channels, core.image_side, core.image_side)
+        image = core.blank
         problem = probe(core.prefix, image, backward=False)
         if problem is not None:
             return problem
@@ -65,7 +65,7 @@ class ExactForm(Form):
         prefix, mode = self._prefix
         found = []
         for i in range(len(images)):
-            image = images[i : i + 1].double()
+            image = wide(images[i : i + 1])
             with forward_ad_kernels(), mode:
                 found.append(prefix(image).contiguous())
         return torch.cat(found).float()

@@ -84,8 +84,7 @@ class IntegerForm(Form):
     def find(cls, core: Core, images: Tensor) -> IntegerForm:
         """From pixels (n, c, h, w) uint8 of core or public images."""
         some = images[:: max(1, -(-len(images) // MOST_IMAGES))]
-        source = pixel_source(core.backbone.preprocess)
-        q = _centred(some, core.backbone.preprocess)
+        source, q = pixel_source(_read(core)), _centred(some, _read(core))
         batches = (source.real(x) for x in _views(q, core.mirror).split(8))
         return cls._find(core, tuple(images.shape[1:]), batches, False)[0]
 
@@ -95,9 +94,8 @@ class IntegerForm(Form):
     ) -> tuple[IntegerForm, Tensor, int]:
         """From synthetic images, matched to the network's own statistics: the form, its activations of
         them, and how many layers were matched."""
-        images = synthetic.pixels(core, count)
-        source = pixel_source(core.backbone.preprocess)
-        q = _centred(torch.from_numpy(np.stack(images)), core.backbone.preprocess)
+        source = pixel_source(_read(core))
+        q = _centred(torch.from_numpy(np.stack(synthetic.pixels(core, count))), _read(core))
         matched = sum(getattr(op, "statistics", None) is not None for op in _prefix_ops(core))
         batches = (source.real(x) for x in _views(q, core.mirror).split(synthetic.BATCH))
         form, output = cls._find(core, tuple(q.shape[1:]), batches, matched > 0)
@@ -153,7 +151,7 @@ class IntegerForm(Form):
     def _prefix_graph(self) -> IntegerGraph:
         ops = _prefix_ops(self.core)
         shapes = shapes_of(ops, self.exponents.image)
-        source = pixel_source(self.core.backbone.preprocess)
+        source = pixel_source(_read(self.core))
         return IntegerGraph(ops, source, self.exponents.prefix, output=True, shapes=shapes)
 
     @cached_property
@@ -285,7 +283,7 @@ class IntegerForm(Form):
 
         def run(i: int) -> Tensor:
             pixels = images[i * size : (i + 1) * size].to(graph.device)
-            q = _views(_centred(pixels, self.core.backbone.preprocess), self.core.mirror)
+            q = _views(_centred(pixels, _read(self.core)), self.core.mirror)
             y = graph(q).to(dtype).contiguous().cpu()
             return y.unflatten(0, (-1, self.views)) if self.views > 1 else y
 
@@ -310,7 +308,7 @@ class IntegerForm(Form):
 
     def chain(self, projection: Projection) -> nn.Module:
         tail, head = self._tail_of(projection), self.core.tail.head
-        return IntegerChain(self._tested_prefix, tail, head, _centre(self.core.backbone.preprocess))
+        return IntegerChain(self._tested_prefix, tail, head, _centre(_read(self.core)))
 
     def logits(self, activations: Activations) -> Tensor:
         empty = Projection((), (), (), torch.ones(1), self.core.tail.head.in_features)
@@ -320,7 +318,7 @@ class IntegerForm(Form):
 
     def errors(self, images: Tensor) -> Iterator[tuple[str, float]]:
         """For every summed tensor ‖q · 2^e − x‖/‖x‖, x the same in float32, on pixels (n, c, h, w)."""
-        q = _views(_centred(images, self.core.backbone.preprocess), self.core.mirror)
+        q = _views(_centred(images, _read(self.core)), self.core.mirror)
         for part, graph in (("prefix", self.prefix_graph), ("tail", self.tail_graph)):
             x = graph.source.real(q)
             plain: dict[int, Tensor] = {}
@@ -361,6 +359,12 @@ def _as_saved() -> Iterator[None]:
             f"the steps of the integer form do not fit the network: {error!r:.200}.",
             "restore the model's files from a copy.",
         ) from error
+
+
+def _read(core: Core) -> Preprocess:
+    if not isinstance(core.backbone.preprocess, Preprocess):
+        raise NoIntegerForm(f"{core.backbone.preprocess.described} are no pixels.")
+    return core.backbone.preprocess
 
 
 def _centred(pixels: Tensor, preprocess: Preprocess) -> Tensor:

@@ -1,4 +1,5 @@
-"""Arrays: images with columns of the same length, from an ``.npz`` file; and the embedded digits."""
+"""Arrays: images (or rows of numbers) with columns of the same length, from an ``.npz`` file; and the
+embedded digits."""
 
 from __future__ import annotations
 
@@ -27,6 +28,7 @@ from efface.data.found import (
     whole_number_classes,
 )
 from efface.data.images import ArrayImage, num_channels
+from efface.data.numbers import COLUMNS, held_rows
 from efface.data.record import DEFAULT_COHORT, Split
 from efface.errors import EffaceError, FormatError
 from efface.regular import LARGEST_TABLE, check_regular
@@ -39,7 +41,7 @@ UNREADABLE = (
 PARTS = ("core", "train", "test")
 PART_COLUMNS = ("owner", "cohort", "id")
 PART_KEYS = (*(f"{name}_{part}" for part in PARTS for name in ("x", "y", *PART_COLUMNS)), "classes")
-TABLE_KEYS = ("images", "labels", "ids", "owners", "cohorts", "splits", "classes")
+TABLE_KEYS = ("images", *COLUMNS, "labels", "ids", "owners", "cohorts", "splits", "classes")
 NUM_DIGITS_OWNERS, NUM_DIGITS_COHORTS = 60, 4
 
 
@@ -47,7 +49,7 @@ NUM_DIGITS_OWNERS, NUM_DIGITS_COHORTS = 60, 4
 class ArrayTable:
     """Images with columns of the same length."""
 
-    images: np.ndarray  # (n, h, w) or (n, h, w, channels)
+    images: np.ndarray  # (n, h, w), (n, h, w, channels) or (n, length)
     columns: Mapping[str, list[Any]]
     prefix: str = ""
     split: Split = Split.USER
@@ -60,15 +62,15 @@ class ArrayTable:
 
 
 def find_npz(path: PathLike) -> Found:
-    """``images labels`` with optional ``ids owners cohorts splits`` and further columns, or
-    ``x_train y_train`` with optional ``owner_train cohort_train id_train``, and the same of ``core`` and
-    ``test``; ``classes`` names integer labels.
+    """``images labels`` (``tokens`` or ``vectors`` in the place of ``images``) with optional ``ids owners
+    cohorts splits`` and further columns, or ``x_train y_train`` with optional ``owner_train cohort_train
+    id_train``, and the same of ``core`` and ``test``; ``classes`` names integer labels.
 
-    Images are uint8 or uint16, (n, h, w) or (n, h, w, channels).
+    Images are uint8 or uint16, (n, h, w) or (n, h, w, channels); rows of numbers are whole, (n, length).
     """
     arrays = _load_npz(Path(path).expanduser())
     names = [str(name) for name in arrays.pop("classes")] if "classes" in arrays else None
-    parted = "images" not in arrays
+    parted = not any(name in arrays for name in ("images", *COLUMNS))
     tables = _part_tables(arrays) if parted else _one_table(arrays)
     _check_keys(arrays, PART_KEYS if parted else TABLE_KEYS)
     rows = [row for table in tables for row in table.rows(names)]
@@ -117,9 +119,14 @@ def _header_2(file: Any) -> Any:
 
 def _one_table(arrays: dict[str, np.ndarray]) -> list[ArrayTable]:
     """Takes ``images`` and everything of its length; what is left in ``arrays`` was not used."""
-    images = _pixels(arrays, "images")
+    key, *others = (name for name in ("images", *COLUMNS) if name in arrays)
+    if others:
+        raise FormatError(
+            f"there are {key!r} and {others[0]!r}.", "a record has one: keep one array."
+        )
+    images = _pixels(arrays, "images") if key == "images" else held_rows(arrays.pop(key), key)
     if "labels" not in arrays:
-        raise FormatError("the array 'images' has no 'labels'.", "add them.")
+        raise FormatError(f"the array {key!r} has no 'labels'.", "add them.")
     columns = {"label": _column(arrays, "labels", len(images))}
     for name in list(arrays):
         singular = name.removesuffix("s")
@@ -134,7 +141,7 @@ def _one_table(arrays: dict[str, np.ndarray]) -> list[ArrayTable]:
 def _part_tables(arrays: dict[str, np.ndarray]) -> list[ArrayTable]:
     parts = [part for part in PARTS if f"x_{part}" in arrays]
     if not parts:
-        fix = "store x_train and y_train, or images and labels."
+        fix = "store x_train and y_train, or images (or tokens) and labels."
         raise FormatError(f"the arrays are {', '.join(arrays) or 'none'}.", fix)
     tables = []
     for part in parts:
@@ -162,6 +169,8 @@ def _check_keys(left: Mapping[str, Any], known: Sequence[str]) -> None:
 
 def _pixels(arrays: dict[str, np.ndarray], name: str) -> np.ndarray:
     images = arrays.pop(name)
+    if images.ndim == 2 and images.dtype.kind == "i" and name != "images":
+        return held_rows(images, name)
     try:
         if images.ndim < 3:
             raise ValueError(f"shape {images.shape}")

@@ -19,10 +19,11 @@ import numpy as np
 from efface.data.columns import check_names, meant
 from efface.data.found import GIVEN_COLUMNS, Found, PathLike, make_row, whole_number_classes
 from efface.data.images import FileImage, ImageSource
+from efface.data.numbers import COLUMNS as NUMBER_COLUMNS
 from efface.data.readers.memory import default_ids, source_of, sources_of
 from efface.errors import EffaceError, RecordError
 
-IMAGE_COLUMNS = ("image", "path", "file_name", "filename", "file")
+IMAGE_COLUMNS = ("image", "path", "file_name", "filename", "file", *NUMBER_COLUMNS)
 
 
 @dataclass(frozen=True)

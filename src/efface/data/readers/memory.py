@@ -1,8 +1,10 @@
-"""Images that a program holds: arrays, tensors, Pillow images, encoded bytes, and paths of files.
+"""Images that a program holds: arrays, tensors, Pillow images, encoded bytes, and paths of files; and rows of
+whole numbers (``numbers``) in their place.
 
 Everything but a file is taken **by value**: what the caller does to an array afterwards changes no record.
 Pixels are uint8 or uint16, (height, width) or (height, width, channels); a tensor has its channels first, as
-torch has them. Floats are refused, because their range is nowhere written down.
+torch has them. Floats are refused, because their range is nowhere written down. A signed array (n, length)
+and a list of rows are numbers; an unsigned array of that shape is one image where several are expected.
 """
 
 from __future__ import annotations
@@ -26,10 +28,12 @@ from efface.data.images import (
     digest_of,
     naming,
 )
+from efface.data.numbers import is_row, row_source, row_sources
 from efface.errors import EffaceError, RecordError
 
 PIXELS = "uint8 or uint16, (height, width) or (height, width, channels)"
 SCALED = "for floats from 0 to 1: (x * 255).round().astype('uint8')"
+SIGNED = "token ids, or vectors in whole numbers, as x.astype('int32')"
 
 
 def sources_of(images: Any, root: Path | None = None) -> list[ImageSource]:
@@ -68,6 +72,8 @@ def source_of(item: Any, name: str, root: Path | None = None) -> ImageSource:
     if isinstance(item, Image.Image):
         with naming(name):
             return _held(_pixels_of(item))
+    if is_row(item):
+        return row_source(item if isinstance(item, list | tuple) else _as_array(item), name)
     array = None if isinstance(item, list | tuple) else _as_array(item, one=True)
     if array is None or array.ndim == 0:
         hint = " (to give pairs, use Records.from_dataset)" if isinstance(item, tuple) else ""
@@ -109,7 +115,10 @@ def _shown(path: Path) -> str:
 
 
 def _accepted() -> str:
-    return "give arrays, tensors, Pillow images, encoded bytes, or paths or file: URLs of files."
+    return (
+        "give arrays, tensors, Pillow images, encoded bytes, or paths or file: URLs of files; "
+        "or rows of whole numbers."
+    )
 
 
 def _as_array(images: Any, *, one: bool = False) -> np.ndarray | None:
@@ -127,9 +136,14 @@ def _as_array(images: Any, *, one: bool = False) -> np.ndarray | None:
 
 
 def _array_sources(array: np.ndarray) -> list[ImageSource]:
+    if array.ndim == 2 and array.dtype.kind in "if":
+        return [*row_sources(array, "row 0")]
     _check_dtype(array, "image 0")
     if array.ndim not in (3, 4):
-        fix = "give (n, height, width) or (n, height, width, channels); one image as images[None]."
+        fix = (
+            "give (n, height, width) or (n, height, width, channels); one image as images[None]; "
+            f"{SIGNED}."
+        )
         raise EffaceError(f"an array of shape {array.shape} holds no images.", fix)
     held = _copied(array)
     return [ArrayImage(held, i) for i in range(len(held))]

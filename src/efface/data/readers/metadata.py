@@ -1,4 +1,5 @@
-"""Metadata files: a CSV or JSON-lines listing beside the images that it names."""
+"""Metadata files: a CSV or JSON-lines listing beside the images that it names; or, in JSON lines, rows of
+numbers (``tokens`` or ``vectors``) in their place."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ from efface.data.found import (
     text_or,
 )
 from efface.data.images import FileImage, ImageSource
+from efface.data.numbers import COLUMNS, row_source
 from efface.data.readers.folder import files_below, id_below, is_image
 from efface.data.readers.listed_file import listed_file
 from efface.errors import FormatError
@@ -31,7 +33,8 @@ def find_metadata(path: PathLike, *, absolute_paths: bool = False) -> Found:
 
     Optional columns: ``id`` (default: file_name), ``owner`` (the id), ``cohort``, ``split`` (user);
     every other column is kept in ``Record.extra``. Files must lie below the metadata file's folder, but for
-    those named by an absolute path if ``absolute_paths`` allows it.
+    those named by an absolute path if ``absolute_paths`` allows it. A line of JSON may have ``tokens`` or
+    ``vectors``, a list of whole numbers, instead of ``file_name``; its id is then ``NAME/LINE``.
     """
     given = Path(path).expanduser().absolute()
     listing = _metadata_file(given) if given.is_dir() else given
@@ -59,7 +62,12 @@ def listed_rows(
         raise FormatError(f"{name}: {problem}.", "check its quotes.") from problem
     names = {column for _, columns in lines for column in columns}
     check_names(names - {"file_name"}, used=names, where=name)
-    return [_metadata_row(f"line {n} of {name}", columns, source) for n, columns in lines]
+    return [
+        _numbers_row(name, n, columns)
+        if _has_numbers(columns)
+        else _metadata_row(f"line {n} of {name}", columns, source)
+        for n, columns in lines
+    ]
 
 
 def _metadata_file(folder: Path) -> Path:
@@ -118,6 +126,19 @@ def _metadata_row(
         raise FormatError(f"{where} has no file_name.", "add it.")
     record_id = text_or(columns.get("id"), name)
     return make_row(columns, source(name, record_id), PurePosixPath(name).as_posix())
+
+
+def _has_numbers(columns: dict[str, Any]) -> bool:
+    return "file_name" not in columns and any(isinstance(columns.get(key), list) for key in COLUMNS)
+
+
+def _numbers_row(name: str, line: int, columns: dict[str, Any]) -> Row:
+    where = f"line {line} of {name}"
+    if "label" not in columns:
+        raise missing_column(where, "label", columns)
+    key = next(key for key in COLUMNS if isinstance(columns.get(key), list))
+    source = row_source(columns.pop(key), where)
+    return make_row(columns, source, f"{PurePosixPath(name).stem}/{line:06d}")
 
 
 def _unlisted(listing: Path, rows: Sequence[Row]) -> Iterator[str]:

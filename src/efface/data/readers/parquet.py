@@ -1,4 +1,5 @@
-"""Parquet: encoded images in a column, in the layout of Hugging Face datasets; or names of files.
+"""Parquet: encoded images in a column, in the layout of Hugging Face datasets; or names of files, or rows of
+numbers.
 
 Columns are read at once, images when they are asked for, a row group at a time.
 """
@@ -18,6 +19,7 @@ from efface.data.blobs import Blob, LocalBlob, as_file
 from efface.data.columns import check_names, missing_column
 from efface.data.found import Found, PathLike, Row, make_row, split_of_name, whole_number_classes
 from efface.data.images import BytesImage, ImageSource
+from efface.data.numbers import COLUMNS, row_source
 from efface.data.readers.listed_file import listed_file
 from efface.errors import EffaceError, FormatError
 from efface.regular import LARGEST_TABLE
@@ -25,6 +27,7 @@ from efface.regular import LARGEST_TABLE
 GROUPS = 2  # row groups whose images are in memory at once
 OPENINGS = itertools.count()
 
+Cell = str | list[int] | None  # as the file has it: a name, a row of numbers, nothing
 FileSource = Callable[[str, str], ImageSource]  # of a file's name and a record's id
 
 
@@ -67,7 +70,8 @@ def find_parquet(
 ) -> Found:
     """A Parquet file or a folder of them: an image column of bytes or {bytes, path}, and a label.
 
-    Without an image column, ``file_name`` names files as in a CSV list (see ``find_metadata``).
+    Without an image column, ``file_name`` names files as in a CSV list (see ``find_metadata``), or ``tokens``
+    or ``vectors`` hold lists of whole numbers.
     ``id owner cohort split`` are used where present, other columns are kept. Without a ``split``
     column a file called ``test-…`` or ``core-…`` says what its rows are (default: user data).
     Integer labels are named by Hugging Face's ClassLabel metadata if the schema carries it.
@@ -137,14 +141,15 @@ def _class_names(metadata: Mapping[bytes, bytes] | None, label: str) -> list[str
 
 def _columns(
     table: ParquetTable, file: Any, image: str, label: str
-) -> tuple[Sequence[ParquetImage | str | None], dict[str, list[Any]]]:
+) -> tuple[Sequence[ParquetImage | Cell], dict[str, list[Any]]]:
     """Where the images are, and all other columns."""
     present = [*file.schema_arrow.names, *table.given]
-    shown = image if image in present or "file_name" not in present else "file_name"
+    places = (image, "file_name", *COLUMNS)
+    shown = next((name for name in places if name in present), image)
     for name in (shown, label):
         if name not in present:
             raise missing_column(table.blob.name, name, present)
-    texts = shown == "file_name" or _is_text(file.schema_arrow, shown)
+    texts = shown == "file_name" or _is_text_or_list(file.schema_arrow, shown)
     wanted = [name for name in file.schema_arrow.names if name != shown or texts]
     read = file.read(columns=wanted)
     n = file.metadata.num_rows
@@ -156,11 +161,12 @@ def _columns(
     return cells, columns
 
 
-def _is_text(schema: Any, name: str) -> bool:
-    import pyarrow as pa
+def _is_text_or_list(schema: Any, name: str) -> bool:
+    from pyarrow import types
 
     kind = schema.field(name).type
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    listed = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    return types.is_string(kind) or types.is_large_string(kind) or listed
 
 
 def _cells(blob: Blob, file: Any, column: str) -> Iterator[ParquetImage]:
@@ -172,7 +178,7 @@ def _cells(blob: Blob, file: Any, column: str) -> Iterator[ParquetImage]:
 
 def _rows(
     table: ParquetTable,
-    cells: Sequence[ParquetImage | str | None],
+    cells: Sequence[ParquetImage | Cell],
     columns: Mapping[str, list[Any]],
     names: Sequence[str] | None,
 ) -> Iterator[Row]:
@@ -185,6 +191,8 @@ def _rows(
             source = table.files(cell, default_id)
         elif cell is None:
             source = BytesImage(b"")
+        elif isinstance(cell, list):
+            source = row_source(cell, default_id)
         else:
             source, unit = cell, f"{table.blob.name}#{cell.group}"
         split = split_of_name(stem)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from efface.arithmetic.chain import Normalised
+from efface.data.preprocess import of_images
 from efface.network.backbone import forward_ad_kernels
 from efface.network.core import Core
 
@@ -22,7 +23,7 @@ class TangentChain(nn.Module):
 
     def __init__(self, core: Core, directions: Mapping[str, Tensor]) -> None:
         super().__init__()
-        self.normalised = Normalised(core.backbone.preprocess)
+        self.normalised = Normalised(of_images(core.backbone.preprocess))
         self.prefix, self.tail = copy.deepcopy(core.prefix), copy.deepcopy(core.tail)
         self.names = list(directions)
         for i, name in enumerate(self.names):

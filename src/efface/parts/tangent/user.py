@@ -193,8 +193,7 @@ class TangentUser(UserPart):
     def exported(self) -> Exported:
         directions = self.operator.scaled(self.weights.float())
         module = TangentChain(self.core, directions).eval()
-        side, channels = self.core.image_side, self.core.backbone.preprocess.channels
-        image, rounding = (channels, side, side), "that of float32: the check says what it came to"
+        image, rounding = self.core.image_shape, "that of float32: the check says what it came to"
         return Exported(module, image, (LOGITS,), batched=False, bit_equal=False, rounding=rounding)
 
     def reset(self) -> None:
