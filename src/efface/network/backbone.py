@@ -306,12 +306,13 @@ def _load_open_clip(given: str, pretrained: bool) -> tuple[nn.Module, Preprocess
     if pretrained and not weights:
         raise BackboneError(
             f"open_clip:{name} does not say which weights.",
-            "write open_clip:NAME:TAG (open_clip.list_pretrained() lists them) or open_clip:NAME:FILE.",
+            "write open_clip:NAME:TAG or open_clip:NAME:FILE (in Python: open_clip.list_pretrained()).",
         )
     open_clip = _imported("open_clip", "open-clip")
     if name not in open_clip.list_models():
         raise BackboneError(
-            f"open_clip has no network {name!r}.", "open_clip.list_models() lists them."
+            f"open_clip has no network {name!r}.",
+            "look at its own list (in Python: open_clip.list_models()).",
         )
     try:
         if pretrained:
@@ -322,7 +323,7 @@ def _load_open_clip(given: str, pretrained: bool) -> tuple[nn.Module, Preprocess
     except Exception as error:
         raise BackboneError(
             f"open_clip cannot load {given!r}: {error!s:.300}",
-            "open_clip.list_pretrained() lists names and tags; a file must be of that network.",
+            "a file must be of that network; tags are listed (in Python: open_clip.list_pretrained()).",
         ) from error
     values = open_clip.get_model_preprocess_cfg(whole)
     side = values["size"] if isinstance(values["size"], int) else values["size"][0]

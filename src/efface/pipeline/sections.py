@@ -35,8 +35,7 @@ def _class_names(text: str) -> list[str]:
 
 
 def _numbers(text: str) -> list[str]:
-    """``"0.002, 0.006"`` as its parts; whether they are numbers is checked with the rest."""
-    return [part.strip() for part in text.split(",")]
+    return [part.strip() for part in text.split(",")]  # numbers or not is checked with the rest
 
 
 SEED = Flag("Of the core split and training.")

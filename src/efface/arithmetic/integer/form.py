@@ -29,6 +29,7 @@ from efface.arithmetic.integer.gradient import IntegerGradient
 from efface.arithmetic.integer.graph import REACH, IntegerGraph, Source, evaluate, shapes_of
 from efface.arithmetic.integer.head import exact_linear
 from efface.arithmetic.integer.ops import NoIntegerForm, Op, read
+from efface.arithmetic.integer.pixels import centre, centred, pixel_source, preprocess_of, views_of
 from efface.arithmetic.integer.self_test import (
     check_gradient,
     check_graph,
@@ -39,7 +40,6 @@ from efface.arithmetic.integer.sums import power
 from efface.arithmetic.integer.tail import IntegerTail, map_numbers, projection_exponents
 from efface.arithmetic.kinds import ARITHMETIC, INTEGER
 from efface.data.loading import Prepare
-from efface.data.preprocess import Preprocess
 from efface.errors import FormatError
 from efface.linear.projection import Projection
 from efface.linear.taps import tap, taps_of
@@ -55,14 +55,6 @@ MOST_IMAGES = 96  # to find steps on
 MOST_SAMPLES = 256  # to find the gradients' and projections' steps on
 BATCH_NUMBERS = 2**15  # so many activations a batch, or one record: small networks gain by batches
 DEVICE_NUMBERS = 2**22  # the same where it is not the CPU that computes
-
-
-def pixel_source(preprocess: Preprocess) -> Source:
-    """(pixel/255 − mean)/std from q = pixel − round(255 mean)."""
-    mean, std = (torch.tensor(v, dtype=torch.float64) for v in (preprocess.mean, preprocess.std))
-    centre = torch.round(255 * mean)
-    reach = int(torch.maximum(centre, 255 - centre).max())
-    return Source(0, reach, 1 / (255 * std), (centre - 255 * mean) / (255 * std))
 
 
 class IntegerForm(Form):
@@ -84,8 +76,8 @@ class IntegerForm(Form):
     def find(cls, core: Core, images: Tensor) -> IntegerForm:
         """From pixels (n, c, h, w) uint8 of core or public images."""
         some = images[:: max(1, -(-len(images) // MOST_IMAGES))]
-        source, q = pixel_source(_read(core)), _centred(some, _read(core))
-        batches = (source.real(x) for x in _views(q, core.mirror).split(8))
+        source, q = pixel_source(preprocess_of(core)), centred(some, preprocess_of(core))
+        batches = (source.real(x) for x in views_of(q, core.mirror).split(8))
         return cls._find(core, tuple(images.shape[1:]), batches, False)[0]
 
     @classmethod
@@ -94,10 +86,10 @@ class IntegerForm(Form):
     ) -> tuple[IntegerForm, Tensor, int]:
         """From synthetic images, matched to the network's own statistics: the form, its activations of
         them, and how many layers were matched."""
-        source = pixel_source(_read(core))
-        q = _centred(torch.from_numpy(np.stack(synthetic.pixels(core, count))), _read(core))
+        source = pixel_source(preprocess_of(core))
+        q = centred(torch.from_numpy(np.stack(synthetic.pixels(core, count))), preprocess_of(core))
         matched = sum(getattr(op, "statistics", None) is not None for op in _prefix_ops(core))
-        batches = (source.real(x) for x in _views(q, core.mirror).split(synthetic.BATCH))
+        batches = (source.real(x) for x in views_of(q, core.mirror).split(synthetic.BATCH))
         form, output = cls._find(core, tuple(q.shape[1:]), batches, matched > 0)
         e = form._boundary_source.exponent
         rounded = torch.round(output / 2.0**e).clamp(0 if form.dtype == "uint8" else -REACH, REACH)
@@ -151,7 +143,7 @@ class IntegerForm(Form):
     def _prefix_graph(self) -> IntegerGraph:
         ops = _prefix_ops(self.core)
         shapes = shapes_of(ops, self.exponents.image)
-        source = pixel_source(_read(self.core))
+        source = pixel_source(preprocess_of(self.core))
         return IntegerGraph(ops, source, self.exponents.prefix, output=True, shapes=shapes)
 
     @cached_property
@@ -283,7 +275,7 @@ class IntegerForm(Form):
 
         def run(i: int) -> Tensor:
             pixels = images[i * size : (i + 1) * size].to(graph.device)
-            q = _views(_centred(pixels, _read(self.core)), self.core.mirror)
+            q = views_of(centred(pixels, preprocess_of(self.core)), self.core.mirror)
             y = graph(q).to(dtype).contiguous().cpu()
             return y.unflatten(0, (-1, self.views)) if self.views > 1 else y
 
@@ -308,7 +300,7 @@ class IntegerForm(Form):
 
     def chain(self, projection: Projection) -> nn.Module:
         tail, head = self._tail_of(projection), self.core.tail.head
-        return IntegerChain(self._tested_prefix, tail, head, _centre(_read(self.core)))
+        return IntegerChain(self._tested_prefix, tail, head, centre(preprocess_of(self.core)))
 
     def logits(self, activations: Activations) -> Tensor:
         empty = Projection((), (), (), torch.ones(1), self.core.tail.head.in_features)
@@ -318,7 +310,7 @@ class IntegerForm(Form):
 
     def errors(self, images: Tensor) -> Iterator[tuple[str, float]]:
         """For every summed tensor ‖q · 2^e − x‖/‖x‖, x the same in float32, on pixels (n, c, h, w)."""
-        q = _views(_centred(images, _read(self.core)), self.core.mirror)
+        q = views_of(centred(images, preprocess_of(self.core)), self.core.mirror)
         for part, graph in (("prefix", self.prefix_graph), ("tail", self.tail_graph)):
             x = graph.source.real(q)
             plain: dict[int, Tensor] = {}
@@ -359,28 +351,6 @@ def _as_saved() -> Iterator[None]:
             f"the steps of the integer form do not fit the network: {error!r:.200}.",
             "restore the model's files from a copy.",
         ) from error
-
-
-def _read(core: Core) -> Preprocess:
-    if not isinstance(core.backbone.preprocess, Preprocess):
-        raise NoIntegerForm(f"{core.backbone.preprocess.described} are no pixels.")
-    return core.backbone.preprocess
-
-
-def _centred(pixels: Tensor, preprocess: Preprocess) -> Tensor:
-    """pixel − round(255 · mean), float32."""
-    centre = _centre(preprocess).to(pixels.device)
-    return pixels.float().sub_(centre.view(1, -1, 1, 1))
-
-
-def _centre(preprocess: Preprocess) -> Tensor:
-    return torch.round(255 * torch.tensor(preprocess.mean, dtype=torch.float64)).float()
-
-
-def _views(q: Tensor, mirror: bool) -> Tensor:
-    """With mirroring every image twice in a row, (2n, …)."""
-    both = torch.stack([q, q.flip(-1)], dim=1).flatten(0, 1) if mirror else q
-    return both.contiguous(memory_format=torch.channels_last)
 
 
 def _prefix_ops(core: Core) -> list[Op]:
