@@ -5,8 +5,8 @@
 `workspace.py` has the request once Python is up; here is the rest of it, too: Python, imports, options, the
 certificate on the screen, the end. The workspace is of the default's size (4,077 features, 40 classes, 1,200
 images of 120 people, as cub40 has them), its rows are synthetic; one person after the other asks. The first
-request is a warm-up, and compiles Python's files, as an installation does. Processor seconds, of all threads, are
-beside those of the clock: they hardly know what else is running.
+request is a warm-up, and compiles Python's files, as an installation does. Processor seconds, of all
+threads, are beside those of the clock: they hardly know what else is running.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ KEPT = {
 def report(
     result: Result, workspace: Workspace, *, as_json: bool, language: Language | None = None
 ) -> None:
-    """The outcome of a request, with its certificate. One that forgets gets its page, in English by default."""
+    """The outcome of a request, with its certificate; one that forgets gets its page (in English)."""
     certificate = result.certificate
     for note in result.notes:
         warn(note)

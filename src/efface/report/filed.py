@@ -1,8 +1,8 @@
 """The page about a request, filed beside its receipt.
 
-A page of the published release has its digests, which must not stay (``workspace/superseded.py``). So there are
-two, as there are two receipts: ``receipts/n.html``, and ``n.kept.html``, which takes its place when the next
-release is published. They are derived from receipt and ledger, and nothing reads them again.
+A page of the published release has its digests, which must not stay (``workspace/superseded.py``). So there
+are two, as there are two receipts: ``receipts/n.html``, and ``n.kept.html``, which takes its place when the
+next release is published. They are derived from receipt and ledger, and nothing reads them again.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 ``private/signing.json`` names the key file, which lies elsewhere. After a request ``receipts/n.json`` is its
 receipt, and ``receipts/n.kept.json`` the form that takes its place when the next release is published. Both
 are written before the last row of the request, which has their digests: a crash in between writes them anew.
-Pages beside them (``n.html``, ``n.kept.html``, written by ``report/filed.py``) take each other's place as they do.
+Pages beside them (``n.html``, ``n.kept.html``: ``report/filed.py``) take each other's place as they do.
 """
 
 from __future__ import annotations
@@ -148,8 +148,8 @@ class Signing:
         return whole, Receipt(fixed, certificate=later, **common)
 
     def unsigned(self, number: int, *, kept: bool = False) -> Receipt:
-        """What a receipt of this release would say, if anybody signed it; of an earlier one, or ``kept``, what
-        is left of it then."""
+        """What a receipt of this release would say, if anybody signed it; of an earlier one (or ``kept``) what
+        is left of it."""
         from efface.receipts.receipt import Receipt
 
         rows = whole_request(self.inventory.ledger.rows(), number)
