@@ -148,8 +148,8 @@ class Signing:
         return whole, Receipt(fixed, certificate=later, **common)
 
     def unsigned(self, number: int, *, kept: bool = False) -> Receipt:
-        """What a receipt of this release would say, if anybody signed it; of an earlier one (or ``kept``) what
-        is left of it."""
+        """What a receipt of this release would say, if anybody signed it; of an earlier one (or ``kept``)
+        what is left of it."""
         from efface.receipts.receipt import Receipt
 
         rows = whole_request(self.inventory.ledger.rows(), number)
