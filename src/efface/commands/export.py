@@ -17,7 +17,12 @@ Example: [bold]efface export model --onnx --out served[/bold]
 
 Example: [bold]efface export model --torch --numpy-head --out served[/bold]
 
-Example: [bold]efface export model --files --out hub[/bold]"""
+Example: [bold]efface export model --files --license apache-2.0 --out hub[/bold]"""
+
+
+LICENSE = (
+    "For the model card: under which licence you pass it on (apache-2.0, other). None is made up."
+)
 
 
 def export(
@@ -36,6 +41,7 @@ def export(
     own_files: Annotated[
         bool, typer.Option("--files", help="The model's own files, for from_pretrained and hubs.")
     ] = False,
+    license: Annotated[str, typer.Option(help=LICENSE)] = "",
     trust_module: TrustModule = None,
     json: JsonFlag = False,
 ) -> None:
@@ -51,7 +57,7 @@ def export(
 
     asked = {"onnx": onnx, "torch": torch, "numpy-head": numpy_head, "files": own_files}
     formats = [name for name, wanted in asked.items() if wanted]
-    manifest = write(model, formats, out, module=trusted_module(trust_module))
+    manifest = write(model, formats, out, module=trusted_module(trust_module), license=license)
     values: dict[str, Any] = {"model": str(model), "out": str(out), **manifest}
     finish(values, as_json=json, render=lambda console: _render(console, values))
 

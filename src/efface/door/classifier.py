@@ -316,12 +316,14 @@ class ForgettingClassifier(Questions, ClassifierMixin, BaseEstimator):
         self._settings = self._config if config is None else config
         return self
 
-    def push_to_hub(self, repo_id: str, *, private: bool = True, api: Any = None) -> str:
+    def push_to_hub(
+        self, repo_id: str, *, private: bool = True, license: str = "", api: Any = None
+    ) -> str:
         """Put the published release of its folder on a hub, in place of all earlier ones; see
         :func:`efface.push_to_hub`."""
         folder = self._folder
-        options = {"private": private, "module": folder.inventory.module, "api": api}
-        return push_to_hub(folder.path, repo_id, **options)
+        options = {"private": private, "license": license, "api": api}
+        return push_to_hub(folder.path, repo_id, module=folder.inventory.module, **options)
 
     @classmethod
     def from_pretrained(
