@@ -2,8 +2,8 @@
 
 On a forge the docs are files that link to each other across folders: ``README.md``, ``docs/method.md``,
 ``experiments/results/….json``. Here each of them becomes a page or a file of the site, and links between them
-are rewritten. Notebooks become pages, too. Pages of the API are one per room, made from the list of modules, so
-none can be forgotten.
+are rewritten. Notebooks become pages, too. Pages of the API are one per room, made from the list of modules,
+so none can be forgotten.
 """
 
 from __future__ import annotations
