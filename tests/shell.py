@@ -48,3 +48,23 @@ def program(*words: object, **environment: str) -> subprocess.CompletedProcess[s
     command = [sys.executable, "-m", "efface", *map(str, words)]
     env = {**os.environ, **environment}
     return subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+
+
+HEAVY = frozenset({"torch", "transformers", "sklearn", "scipy.special", "matplotlib"})
+LIGHT = """
+import sys
+from efface.cli import app
+app({words!r}, standalone_mode=False)
+loaded = {heavy!r} & set(sys.modules)
+assert not loaded, loaded
+"""
+
+
+def light(*words: object, needs: frozenset[str] = frozenset()) -> None:
+    """The command in a process of its own; an error if it has loaded a package that takes long to load
+    (``HEAVY``) and is not one that it needs."""
+    script = LIGHT.format(words=[str(word) for word in words], heavy=set(HEAVY - needs))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

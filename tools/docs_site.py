@@ -2,7 +2,8 @@
 
 On a forge the docs are files that link to each other across folders: ``README.md``, ``docs/method.md``,
 ``experiments/results/….json``. Here each of them becomes a page or a file of the site, and links between them
-are rewritten. Pages of the API are one per room, made from the list of modules, so none can be forgotten.
+are rewritten. Notebooks become pages, too. Pages of the API are one per room, made from the list of modules,
+so none can be forgotten.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import docs_notebooks
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
@@ -36,6 +38,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, page, abs_src_path=str(ROOT / origin)))
     for linked in sorted(_linked_files()):
         files.append(File.generated(config, linked, abs_src_path=str(ROOT / linked)))
+    for page, content in docs_notebooks.pages().items():
+        files.append(File.generated(config, page, content=content))
     for room, modules in rooms().items():
         files.append(File.generated(config, f"api/{room}.md", content=api_page(room, modules)))
     return files
@@ -43,6 +47,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Links as they are in the checkout, to where their targets are on the site."""
+    if page.file.src_uri in docs_notebooks.pages():
+        return markdown  # its one link is beside it, and its words link to nothing
     origin = OUTSIDE.get(page.file.src_uri, f"docs/{page.file.src_uri}")
     here = posixpath.dirname(page.file.src_uri) or "."
 
@@ -60,7 +66,7 @@ def _in_checkout(origin: str, target: str) -> str:
 def site_path(path: str) -> str:
     """Where a file of the checkout is on the site."""
     path = f"{path}/README.md" if (ROOT / path).is_dir() else path
-    return PAGES.get(path, path.removeprefix("docs/"))
+    return PAGES.get(path, docs_notebooks.page_of(path.removeprefix("docs/")))
 
 
 def _linked_files() -> set[str]:

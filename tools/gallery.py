@@ -2,6 +2,7 @@
 
     python tools/gallery.py             # all of it, in some minutes; then look at it, and commit
     python tools/gallery.py --pictures  # the pictures alone, of the pages that are there
+    python tools/gallery.py --folder work --only compare  # one page, in a folder where the others were made
 
 A picture shows the page on a wide screen and on a phone; that takes Chromium and playwright (extra ``dev``).
 docs/gallery.md has the list between two comments, written from here.
@@ -17,7 +18,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,13 +35,17 @@ MODEL = "efface-demo/workspace"
 
 @dataclass(frozen=True)
 class Shown:
-    """A page: what to type for it (``commands``, the last one writes ``made``), and what it is for."""
+    """A page: what to type for it (``commands``, the last one writes ``made``), and what it is for.
+
+    ``given`` are results that are in the repository already, and are put where the page will be.
+    """
 
     name: str
     title: str
     words: str
     commands: tuple[str, ...]
     made: str
+    given: tuple[str, ...] = ()
 
 
 SHOWN = (
@@ -74,9 +79,23 @@ SHOWN = (
     Shown(
         "request-de",
         "The same in German",
-        "French and Spanish are there, too.",
+        "One template; the words of a language are a file.",
         (f"efface evidence {MODEL} --request 2 --language de --out request-de.html",),
         "request-de.html",
+    ),
+    Shown(
+        "request-fr",
+        "In French",
+        "The same request.",
+        (f"efface evidence {MODEL} --request 2 --language fr --out request-fr.html",),
+        "request-fr.html",
+    ),
+    Shown(
+        "request-es",
+        "In Spanish",
+        "The same request.",
+        (f"efface evidence {MODEL} --request 2 --language es --out request-es.html",),
+        "request-es.html",
     ),
     Shown(
         "audit",
@@ -85,13 +104,37 @@ SHOWN = (
         (f"efface audit {MODEL} digits --owner u24 --worlds 8 --out audit",),
         "audit/report.html",
     ),
+    Shown(
+        "compare",
+        "Methods side by side",
+        "Ways to forget, each beside a retrained model. `--worlds` and `--canaries` add the attacks.",
+        ("efface compare digits --seeds 1 --worlds 0 --canaries 0 --out compare",),
+        "compare/report.html",
+    ),
+    Shown(
+        "reproduce",
+        "The paper's experiments",
+        "Four of the nine, drawn from the results in `experiments/results/digits`. [Verdicts](paper.md).",
+        ("efface reproduce all --data digits --draw-only --out efface-reproduce/digits",),
+        "efface-reproduce/digits/report.html",
+        tuple(
+            f"experiments/results/digits/{figure}.json"
+            for figure in ("error-comparison", "info-vs-noise", "info-vs-epochs", "readouts")
+        ),
+    ),
 )
 
 
-def make(folder: Path) -> None:
-    """Every page, by the commands that the gallery shows, in an empty folder."""
+def make(folder: Path, only: Sequence[str] = ()) -> None:
+    """Every page, by the commands that the gallery shows, in an empty folder; or these, where others were."""
     FOLDER.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for shown in SHOWN:
+        if only and shown.name not in only:
+            continue
+        for name in shown.given:
+            (folder / shown.made).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, (folder / shown.made).parent)
         for command in shown.commands:
             print(command, flush=True)
             _run(command, folder)
@@ -160,9 +203,12 @@ def written(text: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pictures", action="store_true")
-    if not parser.parse_args().pictures:
+    parser.add_argument("--folder", type=Path, help="Where to work; it is kept.")
+    parser.add_argument("--only", default="", help="Only these pages, separated by commas.")
+    args = parser.parse_args()
+    if not args.pictures:
         with tempfile.TemporaryDirectory() as folder:
-            make(Path(folder))
+            make(args.folder or Path(folder), [name for name in args.only.split(",") if name])
     draw()
     PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests import workspaces
 import efface
 from efface.door.classifier import ForgettingClassifier
 from efface.errors import EffaceError, FormatError
+from efface.network.backbone import hub_id
 from efface.workspace import Workspace
 from efface.workspace.disk import file_digest
 
@@ -144,6 +146,45 @@ def test_a_name_that_cannot_be_fetched_says_so(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
     with pytest.raises(EffaceError, match="no route to host"):
         efface.from_pretrained("us/nothing")
+
+
+def front_matter(hub: FakeHub) -> dict[str, Any]:
+    text = hub.commits[-1]["README.md"].decode()
+    return dict(yaml.safe_load(text.split("---\n", 2)[1]))
+
+
+def test_the_card_makes_up_no_licence_and_no_origin(folder: Path, hub: FakeHub) -> None:
+    efface.push_to_hub(folder, "us/birds", api=hub)
+    assert not {"license", "base_model"} & set(front_matter(hub))
+    efface.push_to_hub(folder, "us/birds", license="cc-by-4.0", api=hub)
+    assert front_matter(hub)["license"] == "cc-by-4.0"
+    with pytest.raises(EffaceError, match="no licence's identifier"):
+        efface.push_to_hub(folder, "us/birds", license="mine: all\nof it", api=hub)
+
+
+def test_the_card_says_which_network_on_a_hub_it_began_with(hub: FakeHub, tmp_path: Path) -> None:
+    model = workspaces.fitted("compact", workspaces.people())
+    core = copy.copy(model.core)
+    core.backbone = replace(core.backbone, hub="microsoft/resnet-50")
+    model.core = core
+    path = Workspace.create(tmp_path / "model", model).path
+    Workspace.open(path).forget(owner=workspaces.OWNER)
+    efface.push_to_hub(path, "us/birds", api=hub)
+    assert front_matter(hub)["base_model"] == "microsoft/resnet-50"
+    settings = next(path.glob("core/*/model.json"))
+    values = json.loads(settings.read_text())
+    settings.write_text(json.dumps({**values, "base_model": "../weights"}))
+    with pytest.raises(FormatError, match="no name of a hub"):
+        efface.push_to_hub(path, "us/birds", api=hub)
+
+
+def test_a_folder_is_no_name_on_a_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "weights/resnet50").mkdir(parents=True)
+    named = ["hf:microsoft/resnet-50", "timm:hf-hub:timm/resnet18.a1_in1k"]
+    assert [hub_id(spec) for spec in named] == ["microsoft/resnet-50", "timm/resnet18.a1_in1k"]
+    others = ("hf:weights/resnet50", "hf:/weights/resnet50", "hf:../weights", "hf:saved", "cnn")
+    assert {hub_id(spec) for spec in (*others, "timm:resnet18", "open_clip:a:b/c")} == {""}
 
 
 def test_the_card_has_front_matter_and_says_what_it_is(folder: Path, hub: FakeHub) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
+import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.shell import light
 from tests.workspaces import CLASSES, OWNER, contents, core, made, without_ledger
 
 from efface import files
@@ -26,6 +25,7 @@ from efface.model.kept import KeptModel
 from efface.model.mixed_linear import MixedLinear
 from efface.network.core import Core
 from efface.parts import table
+from efface.receipts import keys
 from efface.workspace import Workspace
 
 __all__ = ["made"]
@@ -50,24 +50,35 @@ def test_with_and_without_the_network_a_request_writes_the_same_files(
     assert without_ledger(contents(path)) == without_ledger(contents(twin))
 
 
-SCRIPT = """
-import sys
-from efface.cli import app
-app({arguments!r}, standalone_mode=False)
-loaded = {{"torch", "transformers", "sklearn", "scipy.special", "matplotlib"}} & set(sys.modules)
-assert not loaded, loaded
-"""
+WAYS = {  # a picture: tests/workspace/test_finding.py
+    "a person": ["--owner", OWNER],
+    "everybody": ["--everything", "--json"],
+    "ids": ["--ids", "image-1-0,image-1-7"],
+    "an id": ["--id", "image-1-0"],
+    "a class": ["--label", "b"],
+    "a cohort": ["--cohort", "cohort-1"],
+    "a file": ["--from", "requests.jsonl"],
+    "noise": ["--owner", OWNER, "--sigma", "20"],
+    "a receipt": ["--owner", OWNER, "--key", "signing.key"],
+    "another language": ["--owner", OWNER, "--key", "signing.key", "--language", "fr"],
+    "a look": ["--owner", OWNER, "--dry-run"],
+}
 
 
-@pytest.mark.parametrize("arguments", [["--owner", OWNER], ["--everything", "--json"]])
-def test_the_command_loads_no_torch(path: Path, arguments: list[str]) -> None:
-    script = SCRIPT.format(arguments=["forget", str(path), *arguments])
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert Workspace.open(path, recover=False).number == 2
+@pytest.mark.parametrize("way", WAYS)
+def test_the_command_loads_no_torch(
+    way: str, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However somebody is named, and whatever is written besides: receipt and page."""
+    monkeypatch.chdir(tmp_path)
+    lines = [{"owner": OWNER}, {"ids": ["image-1-0"]}]
+    (tmp_path / "requests.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    keys.make(tmp_path / "signing.key")
+    normal = {"scipy.special"} if way == "noise" else set()
+    light("forget", path, *WAYS[way], needs=frozenset(normal))
+    looked = "--dry-run" in WAYS[way]
+    assert Workspace.open(path, recover=False).number == (1 if looked else 2)
+    assert (path / "receipts/2.html").is_file() != looked
 
 
 def test_changed_user_weights_and_another_core_are_refused(path: Path) -> None:

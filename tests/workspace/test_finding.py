@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 from tests.photos import write_photos
+from tests.shell import light
 from typer.testing import CliRunner, Result
 
 from efface.cli import app
@@ -103,6 +104,16 @@ def test_the_same_file_comes_first_whatever_its_name(
     file = shutil.copy(photos / record.id, tmp_path / "another name.png")
     match = find(workspace, file)[0]
     assert (match.id, match.same, match.distance) == (record.id, True, 0)
+
+
+@pytest.mark.parametrize("near", [[], ["--near"]])
+def test_somebody_is_found_and_forgotten_by_a_picture_without_torch(
+    near: list[str], photos: Path, workspace: Workspace
+) -> None:
+    record = workspace.records[0]
+    transform = frozenset({"scipy.special"})  # comes with imagehash's cosine transform
+    light("forget", workspace.path, "--image", photos / record.id, *near, needs=transform)
+    assert record.id not in Workspace.open(workspace.path).records.ids
 
 
 def test_core_is_looked_at_without_names(photos: Path, workspace: Workspace) -> None:

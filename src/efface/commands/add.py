@@ -55,7 +55,7 @@ def add(
     _warn_of_core(opened, chosen)
     with show("add", mode_for(as_json=json)) as progress:
         result = opened.add(chosen, allow_reingest=allow_reingest, device=device, progress=progress)
-    report(result, workspace, as_json=json)
+    report(result, opened, as_json=json)
 
 
 def _warn_of_core(workspace: Workspace, records: Records) -> None:

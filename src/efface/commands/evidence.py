@@ -9,7 +9,7 @@ import typer
 
 from efface.commands.forget import open_workspace
 from efface.commands.output import JsonFlag, ModelPath, TrustModule, finish, plain
-from efface.errors import EffaceError
+from efface.commands.spoken import Spoken, spoken
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,14 +27,13 @@ KEY = "Sign the published release with this key, if it has no receipt yet, and l
 AUDIT = "A result of efface audit, to be put in."
 OUT = "The file to write: evidence.zip, or with --request the page, request-N.html."
 REQUEST = "Only the page about this request, by the number of its release (receipts/N.json)."
-LANGUAGE = "The language of the page: en, de, fr or es."
 
 
 def evidence(
     model: ModelPath,
     out: Annotated[Path | None, typer.Option(help=OUT)] = None,
     request: Annotated[int | None, typer.Option(min=1, help=REQUEST)] = None,
-    language: Annotated[str, typer.Option(help=LANGUAGE)] = "en",
+    language: Spoken = "en",
     key: Annotated[Path | None, typer.Option(help=KEY)] = None,
     audit: Annotated[list[Path] | None, typer.Option(help=AUDIT)] = None,
     trust_module: TrustModule = None,
@@ -46,28 +45,18 @@ def evidence(
     what is not, and which command a stranger runs to check it; it prints on A4. With --request the page about
     that request alone is written; it needs no key, and says so if nobody has signed.
     """
-    spoken = _spoken(language)
-    values: dict[str, Any] = {"model": str(model), "language": str(spoken)}
+    chosen = spoken(language)
+    values: dict[str, Any] = {"model": str(model), "language": str(chosen)}
     if request is None:
         from efface.pipeline.evidence import pack
 
         out, opened = out or Path("evidence.zip"), open_workspace(model, trust_module)
-        names = pack(opened, out, key=key, audits=tuple(audit or ()), language=spoken)
+        names = pack(opened, out, key=key, audits=tuple(audit or ()), language=chosen)
         values |= {"out": str(out), "release": opened.number, "files": names}
     else:
         out = out or Path(f"request-{request}.html")
-        values |= {"out": str(out), **_one_page(model, trust_module, request, out, spoken)}
+        values |= {"out": str(out), **_one_page(model, trust_module, request, out, chosen)}
     finish(values, as_json=json, render=lambda console: _render(console, values))
-
-
-def _spoken(name: str) -> Language:
-    from efface.report.language import Language
-
-    try:
-        return Language(name)
-    except ValueError:
-        known = ", ".join(Language)
-        raise EffaceError(f"there is no page in {name!r}.", f"choose one of {known}.") from None
 
 
 def _one_page(

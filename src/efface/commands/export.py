@@ -18,7 +18,12 @@ Example: [bold]efface export model --onnx --out served[/bold]
 
 Example: [bold]efface export model --torch --numpy-head --out served[/bold]
 
-Example: [bold]efface export model --files --out hub[/bold]"""
+Example: [bold]efface export model --files --license apache-2.0 --out hub[/bold]"""
+
+
+LICENSE = (
+    "For the model card: under which licence you pass it on (apache-2.0, other). None is made up."
+)
 
 
 def export(
@@ -37,6 +42,7 @@ def export(
     own_files: Annotated[
         bool, typer.Option("--files", help="The model's own files, for from_pretrained and hubs.")
     ] = False,
+    license: Annotated[str, typer.Option(help=LICENSE)] = "",
     trust_module: TrustModule = None,
     json: JsonFlag = False,
 ) -> None:
@@ -54,7 +60,12 @@ def export(
     formats = [name for name, wanted in asked.items() if wanted]
     with show("export", mode_for(as_json=json)) as progress:
         manifest = write(
-            model, formats, out, module=trusted_module(trust_module), progress=progress
+            model,
+            formats,
+            out,
+            module=trusted_module(trust_module),
+            license=license,
+            progress=progress,
         )
     values: dict[str, Any] = {"model": str(model), "out": str(out), **manifest}
     finish(values, as_json=json, render=lambda console: _render(console, values))

@@ -24,6 +24,7 @@ from efface.commands.procedure import (
     SolvedBy,
     chosen_procedure,
 )
+from efface.commands.spoken import Spoken, spoken
 from efface.commands.whom import Cohort, Everything, Id, Ids, Label, Owner, named_by
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ Example: [bold]efface forget model --from requests.jsonl --minimum-batch 10 --de
 
 Example: [bold]efface forget model --image holiday.jpg --near[/bold]
 
-Example: [bold]efface forget model --owner u17 --key signing.key[/bold]
+Example: [bold]efface forget model --owner u17 --key signing.key --language de[/bold]
 
 Example: [bold]efface forget model --owner u17 --epsilon 0.5 --json[/bold]
 
@@ -88,6 +89,7 @@ def forget(
     solver: SolvedBy = None,
     user_part_only: Annotated[bool, typer.Option("--user-part-only", help=PART)] = False,
     key: Annotated[Path | None, typer.Option(help=KEY)] = None,
+    language: Spoken = "en",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say which records would be forgotten.")
     ] = False,
@@ -98,9 +100,11 @@ def forget(
 
     Killed at any point, the request is finished by the next command (or by efface resume). Exit code 3,
     and nothing published, when the guarantee was not reached, or when some of the person's images are core
-    data: --user-part-only then forgets the others.
+    data: --user-part-only then forgets the others. The page about the request, in plain words, is written
+    beside its receipt.
     """
     fetch_sums(workspace)
+    in_words = spoken(language)
     from efface.model.request import Request
 
     chosen = chosen_procedure(procedure, momentum, rate, epochs, loss, max_passes, solver)
@@ -137,7 +141,7 @@ def forget(
         )
     if from_ is not None:
         warn(f"{from_} names the people who were forgotten: delete it")
-    report(result, workspace, as_json=json)
+    report(result, opened, as_json=json, language=in_words)
 
 
 def fetch_sums(workspace: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from efface.commands.display import mode_for, show
+from efface.commands.forget import open_workspace
 from efface.commands.outcome import report
 from efface.commands.output import JsonFlag, TrustModule, warn
 
@@ -41,4 +42,4 @@ def merge(
             progress=progress,
         )
     warn("the folders still hold rows of people, and forgetting does not reach them: delete them")
-    report(result, into, as_json=json)
+    report(result, open_workspace(into, None, recover=False), as_json=json)

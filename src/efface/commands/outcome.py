@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from efface.commands.output import finish, plain, table, warn
+from efface.errors import EffaceError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from efface.workspace import Result
+    from efface.report.language import Language
+    from efface.workspace import Result, Workspace
 
 KEPT = {
     "secret": "secret: weights without noise are kept in private/",
@@ -19,21 +21,38 @@ KEPT = {
 }
 
 
-def report(result: Result, workspace: Path, *, as_json: bool) -> None:
-    """The outcome of a request, with its certificate."""
+def report(
+    result: Result, workspace: Workspace, *, as_json: bool, language: Language | None = None
+) -> None:
+    """The outcome of a request, with its certificate; one that forgets gets its page (in English)."""
     certificate = result.certificate
     for note in result.notes:
         warn(note)
+    page = _page(result, workspace, language) if result.action.forgets else None
     values = {
-        "workspace": str(workspace),
+        "workspace": str(workspace.path),
         "action": str(result.action),
         "release": result.release,
         "num_records": result.num_records,
         "certificate": None if certificate is None else certificate.private(),
         "seconds": round(result.seconds, 3),
         "receipt": None if result.receipt is None else str(result.receipt),
+        "page": None if page is None else str(page),
     }
     finish(values, as_json=as_json, render=lambda console: render(console, values))
+
+
+def _page(result: Result, workspace: Workspace, language: Language | None) -> Path | None:
+    """Of a request that is done whether or not its page can be written."""
+    from efface.report.filed import file_page
+    from efface.report.language import Language
+
+    try:
+        return file_page(workspace, result.release, language or Language.ENGLISH)
+    except (EffaceError, OSError) as problem:
+        again = f"efface evidence {workspace.path} --request {result.release}"
+        warn(f"the request is done, but its page was not written ({problem}): run `{again}`")
+        return None
 
 
 def render(console: Console, values: Mapping[str, Any]) -> None:
@@ -53,15 +72,21 @@ def render(console: Console, values: Mapping[str, Any]) -> None:
     else:
         text = "no certificate: nothing has been forgotten yet, so there is nothing to hide"
         console.print(text, style="dim")
-    console.print(plain(_receipt_text(values)), markup=False, soft_wrap=True)
+    for text in _files(values):
+        console.print(plain(text), markup=False, soft_wrap=True)
     place = f"release {values['release']} of {values['workspace']} is published"
     console.print(plain(place), style="bold", markup=False, soft_wrap=True)
 
 
-def _receipt_text(values: Mapping[str, Any]) -> str:
+def _files(values: Mapping[str, Any]) -> Iterator[str]:
+    """What to file, and what to do with it."""
     if values["receipt"] is not None:
-        return f"signed receipt: {values['receipt']} (to pack it up: efface evidence)"
-    return "not signed: `efface keys new FILE`, then --key FILE, gives a receipt that strangers can check"
+        pack = f"efface evidence {values['workspace']}"
+        yield f"signed receipt: {values['receipt']} (to pack everything up: {pack})"
+    else:
+        yield "not signed: `efface keys new FILE`, then --key FILE, gives a receipt that strangers can check"
+    if values["page"] is not None:
+        yield f"page to print and file: {values['page']}"
 
 
 def lines(certificate: Mapping[str, Any]) -> list[tuple[str, str]]:

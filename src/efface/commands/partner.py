@@ -199,7 +199,7 @@ def take(
     with show("take", mode_for(as_json=json)) as progress:
         result = run(opened, message, allow_reingest=allow_reingest, progress=progress)
     warn(f"{message} still holds the partner's sums, and forgetting does not reach it: delete it")
-    report(result, into, as_json=json)
+    report(result, opened, as_json=json)
 
 
 def drop(workspace: ModelPath, name: Name, json: JsonFlag = False) -> None:
@@ -208,10 +208,11 @@ def drop(workspace: ModelPath, name: Name, json: JsonFlag = False) -> None:
     from efface.commands.outcome import report
     from efface.shards import drop as run
 
+    opened = open_workspace(workspace, None)
     with show("drop", mode_for(as_json=json)) as progress:
-        result = run(open_workspace(workspace, None), name, progress)
+        result = run(opened, name, progress)
     if result is not None:
-        report(result, workspace, as_json=json)
+        report(result, opened, as_json=json)
         return
     values = {"workspace": str(workspace), "partner": name, "release": None}
     text = f"{name} had sent nothing; its messages are refused from now on"

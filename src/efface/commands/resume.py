@@ -21,7 +21,7 @@ def resume(
     with show("resume", mode_for(as_json=json)) as progress:
         result = opened.resume(progress)
     if result is not None:
-        report(result, workspace, as_json=json)
+        report(result, opened, as_json=json)
         return
     values = {"workspace": str(workspace), "action": None, "release": opened.number}
     text = f"nothing to resume: release {opened.number} is published"

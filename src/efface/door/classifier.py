@@ -326,12 +326,13 @@ class ForgettingClassifier(Questions, ClassifierMixin, BaseEstimator):
         self._settings = self._config if config is None else config
         return self
 
-    def push_to_hub(self, repo_id: str, *, private: bool = True, api: Any = None) -> str:
-        """Put the published release of its folder on a hub, in place of all earlier ones; see
-        :func:`efface.push_to_hub`."""
-        folder = self._folder
-        options = {"private": private, "module": folder.inventory.module, "api": api}
-        return push_to_hub(folder.path, repo_id, **options)
+    def push_to_hub(
+        self, repo_id: str, *, private: bool = True, license: str = "", api: Any = None
+    ) -> str:
+        """Put the published release on a hub, in place of all earlier ones: :func:`efface.push_to_hub`."""
+        options: dict[str, Any] = {"private": private, "license": license, "api": api}
+        module = self._folder.inventory.module
+        return push_to_hub(self._folder.path, repo_id, module=module, **options)
 
     @classmethod
     def from_pretrained(
@@ -393,8 +394,6 @@ class ForgettingClassifier(Questions, ClassifierMixin, BaseEstimator):
         """Records of images whose labels do not matter."""
         if isinstance(images, Records):
             return images
-        found = examples_of(images)
-        first = str(self._fitted.model.classes[0])
-        return Records.assembled_examples(
-            found, labels=[first] * len(found), channels=self._channels
-        )
+        found, first = examples_of(images), str(self._fitted.model.classes[0])
+        labels = [first] * len(found)
+        return Records.assembled_examples(found, labels=labels, channels=self._channels)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from efface.errors import EffaceError, FormatError
 from efface.export.manifest import COPY
+from efface.network.backbone import HUB_ID
 
 NAME = "README.md"
 TAGS = ("efface", "image-classification", "machine-unlearning", "privacy", "right-to-erasure")
+LICENSE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]{0,63}")
 MOST_CLASSES = 50  # that are listed
 
 HOW = {
@@ -36,10 +41,34 @@ print(model.predict(["cat.jpg"]))
 }
 
 
-def card(manifest: Mapping[str, Any], certificate: Mapping[str, Any] | None) -> str:
+@dataclass(frozen=True)
+class Provenance:
+    """What the card says and the files do not: where the network came from, and whoever exports says under
+    which licence they pass it on. Neither is guessed; what is empty is left out."""
+
+    base_model: str = ""
+    license: str = ""
+
+    def __post_init__(self) -> None:
+        if self.base_model and not HUB_ID.fullmatch(self.base_model):
+            raise FormatError(
+                f"{self.base_model!r:.120} is no name of a hub.", "give OWNER/NAME, or nothing."
+            )
+        if self.license and not LICENSE.fullmatch(self.license):
+            raise EffaceError(
+                f"{self.license!r:.120} is no licence's identifier.",
+                "give one as hubs list them: apache-2.0, cc-by-4.0, other.",
+            )
+
+
+def card(
+    manifest: Mapping[str, Any],
+    certificate: Mapping[str, Any] | None,
+    provenance: Provenance | None = None,
+) -> str:
     """The text of README.md, from the manifest and the public certificate."""
     parts = [
-        _front_matter(manifest),
+        _front_matter(manifest, provenance or Provenance()),
         "# An image classifier that can forget",
         _about(manifest),
         f"**{COPY}**",
@@ -51,9 +80,11 @@ def card(manifest: Mapping[str, Any], certificate: Mapping[str, Any] | None) -> 
     return "\n\n".join(parts) + "\n"
 
 
-def _front_matter(manifest: Mapping[str, Any]) -> str:
+def _front_matter(manifest: Mapping[str, Any], provenance: Provenance) -> str:
     """YAML; strings as JSON has them, which YAML reads."""
-    lines = ["---", "library_name: efface", "pipeline_tag: image-classification", "tags:"]
+    said = {name: value for name, value in asdict(provenance).items() if value}
+    lines = ["---", *[f"{name}: {json.dumps(value)}" for name, value in said.items()]]
+    lines += ["library_name: efface", "pipeline_tag: image-classification", "tags:"]
     lines += [f"- {tag}" for tag in TAGS]
     lines += ["efface:", f"  version: {json.dumps(manifest['efface'])}"]
     for name in ("release", "weights_digest", "core_digest", "arithmetic", "bit_equal"):

@@ -29,17 +29,18 @@ def push_to_hub(
     private: bool = True,
     formats: tuple[str, ...] = ("files",),
     module: nn.Module | None = None,
+    license: str = "",
     api: Any = None,
 ) -> str:
     """Put the published release of ``directory`` on a hub, in place of whatever was there; returns where.
 
     Copies that others have downloaded are theirs to delete. ``api`` is a ``huggingface_hub.HfApi``, by
-    default one with the token that ``hf auth login`` keeps.
+    default one with the token that ``hf auth login`` keeps. ``license`` is for the card; none is made up.
     """
     api = _hub().HfApi() if api is None else api
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made) / "export"
-        values = export(directory, formats, folder, module=module)
+        values = export(directory, formats, folder, module=module, license=license)
         address = api.create_repo(repo_id, private=private, exist_ok=True)
         release = values["release"]
         message = "efface" if release is None else f"efface: release {release}"

@@ -18,6 +18,8 @@ from efface.export import card, manifest
 from efface.export.format import Subject
 from efface.export.table import format_named
 from efface.progress import Progress, part
+from efface.workspace.inventory import SCHEMA as WORKSPACE
+from efface.workspace.paths import BASE_MODEL
 from efface.workspace.published import Current, current, load_current
 
 CERTIFICATE, RECEIPT = "certificate.json", "receipt.json"
@@ -30,11 +32,13 @@ def export(
     *,
     module: nn.Module | None = None,
     progress: Progress | None = None,
+    license: str = "",
 ) -> dict[str, Any]:
     """Export what ``directory`` serves, a workspace or a saved model; returns the manifest.
 
     Each file is run by the program that it is for before anything is put into ``out``, which holds nothing
-    else: an earlier export in it is replaced, with all of its files.
+    else: an earlier export in it is replaced, with all of its files. ``license`` is what the card says, if
+    you say it: the identifier of the licence under which you pass the copy on.
     """
     directory, out = Path(directory), Path(out)
     chosen = [format_named(name) for name in dict.fromkeys(formats)]
@@ -45,6 +49,7 @@ def export(
     _require_ours(out)
     published = load_current(directory, module=module)
     subject, release = Subject(published.model), published.current
+    provenance = card.Provenance(_base_model(directory, release), license)
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as made:
         folder = Path(made)
@@ -59,7 +64,7 @@ def export(
         certificate = _papers(directory, release, folder)
         number = None if release is None else release.release
         values = manifest.manifest_of(subject, folder, number, checks)
-        text = card.card(values, certificate)
+        text = card.card(values, certificate, provenance)
         (folder / card.NAME).write_text(text, encoding="utf-8")
         values = manifest.manifest_of(subject, folder, number, checks)  # the card's digest, too
         files.write_json(folder / manifest.NAME, values)
@@ -75,6 +80,14 @@ def _require_ours(out: Path) -> None:
         not out.is_dir() or (any(out.iterdir()) and manifest.earlier(out) is None)
     ):
         raise EffaceError(f"{out} is there, and no export.", "choose another --out.")
+
+
+def _base_model(directory: Path, release: Current | None) -> str:
+    """The name on a hub of the network that the model was made from, if it came from there."""
+    if release is None:
+        return ""
+    path = release.folders(directory)[0] / "model.json"
+    return str(files.read_json(path, WORKSPACE).get(BASE_MODEL, ""))
 
 
 def _papers(directory: Path, release: Current | None, folder: Path) -> dict[str, Any] | None:

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from efface.network import blocks, saved
 from efface.network.families import Step, cut
 from efface.network.saved import HF_CLASSES, plain_config
 
+HUB_ID = re.compile(r"\w[\w.-]{0,95}/\w[\w.-]{0,95}")
 SPARE = 1 << 24  # weights that building may need beyond those in the file (a head, folded norms)
 
 
@@ -38,7 +40,8 @@ class Backbone:
 
     ``source`` holds what is needed to build the same architecture again without the original files
     (the weights themselves travel in the model's own safetensors). ``has_statistics``: whether BatchNorm's
-    means and variances still describe what the convolutions put out; not after fine-tuning.
+    means and variances still describe what the convolutions put out; not after fine-tuning. ``hub``: the name
+    that its weights have on a hub, if that is where they came from.
     """
 
     spec: str
@@ -46,6 +49,7 @@ class Backbone:
     preprocess: Preparation
     source: dict[str, Any] = field(default_factory=dict)
     has_statistics: bool = True
+    hub: str = ""
 
     @property
     def names(self) -> list[str]:
@@ -105,10 +109,18 @@ def load_backbone(
     if isinstance(backbone, nn.Module):
         return _wrap(spec, backbone, boundary, preprocess or _own(backbone), source or {})
     # Networks with random weights are the same for the same seed, whatever ran before.
+    hub = hub_id(backbone) if source is None else ""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         net, prep, source = _load_named(backbone, source)
-    return _wrap(backbone, net, boundary, preprocess or prep, source)
+    return replace(_wrap(backbone, net, boundary, preprocess or prep, source), hub=hub)
+
+
+def hub_id(spec: str) -> str:
+    """OWNER/NAME of ``hf:OWNER/NAME`` or ``timm:hf-hub:OWNER/NAME``; empty for anything else. A folder of
+    that name is what would be loaded, and is none of a hub's."""
+    where = next((spec.removeprefix(p) for p in ("hf:", "timm:hf-hub:") if spec.startswith(p)), "")
+    return where if HUB_ID.fullmatch(where) and not Path(where).exists() else ""
 
 
 def feature_width(backbone: Backbone, at: int, steps: Sequence[Step]) -> int:

@@ -17,9 +17,10 @@ from efface.errors import EffaceError
 from efface.receipts.receipt import Receipt
 from efface.report.accounts import account_of
 from efface.report.evidence import Beside, page
+from efface.report.filed import file_page
 from efface.report.language import Language
 from efface.workspace import Workspace
-from efface.workspace.receipt_files import numbered
+from efface.workspace.receipt_files import receipts
 
 LARGEST = 1 << 28  # bytes of a result of an audit
 WHEN = (1980, 1, 1, 0, 0, 0)
@@ -37,7 +38,11 @@ def pack(
     """Write the archive; returns the names of what is in it. The release is signed first, if it is not."""
     if out.exists() and (out.is_dir() or not zipfile.is_zipfile(out)):
         raise EffaceError(f"{out} is there, and no archive.", "choose another --out.")
+    signing, number = workspace.protocol.signing, workspace.number
+    was_signed = number in signing.told()
     workspace.protocol.sign(key)
+    if not was_signed and (signing.folder / f"{number}.html").is_file():
+        file_page(workspace, number, language)  # the one that is there says: not signed
     ring = workspace.protocol.signing.ring()
     assert ring is not None  # it has just signed
     found = {
@@ -70,15 +75,15 @@ def _page(workspace: Workspace, number: int, language: Language, others: Sequenc
 
 def _earlier_pages(workspace: Workspace, language: Language) -> dict[str, bytes]:
     """A page a request that has a receipt; that of the newest is START.html."""
-    listed = numbered(workspace.protocol.signing.folder)
-    numbers = [n for n, path in listed if path.stem.isdigit() and n != workspace.number]
+    listed = receipts(workspace.protocol.signing.folder)
+    numbers = [n for n, _ in listed if n != workspace.number]
     return {f"pages/{n}.html": _page(workspace, n, language, ()) for n in numbers}
 
 
 def _receipts(workspace: Workspace) -> dict[str, bytes]:
     """Of the published release the whole one, of earlier ones what was kept."""
-    listed = numbered(workspace.protocol.signing.folder)
-    return {f"receipts/{p.name}": p.read_bytes() for _, p in listed if p.stem.isdigit()}
+    listed = receipts(workspace.protocol.signing.folder)
+    return {f"receipts/{path.name}": path.read_bytes() for _, path in listed}
 
 
 def _certificate(workspace: Workspace) -> dict[str, bytes]:

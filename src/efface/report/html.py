@@ -22,6 +22,7 @@ from efface.version import VERSION
 
 SHORT, MARGIN = 320, 760  # characters of prose: one column; what a margin can hold
 BESIDE_COLUMNS, MARGIN_COLUMNS = 5, 7  # of a table that has room beside a drawing, or beside prose
+LONG_NAME = 14  # characters of a row's name: more are given some more of a phone's width
 MARGIN_ROWS = 14  # more would leave the margin empty below the prose
 
 
@@ -62,6 +63,11 @@ class Table:
     def has_words(self) -> bool:
         """Whether a column after the first is text: on a phone its rows become lists."""
         return any(i not in self.numeric for i in range(1, len(self.columns)))
+
+    @property
+    def has_long_names(self) -> bool:
+        """Whether its first column would be one of a word a line, where there is little room."""
+        return any(isinstance(row[0], str) and len(row[0]) > LONG_NAME for row in self.rows)
 
 
 @dataclass(frozen=True)
@@ -187,6 +193,12 @@ def _inline(text: str) -> Markup:
     return Markup(re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", safe))
 
 
+def _whole_dates(text: Markup) -> Markup:
+    """A date, and the time after it, on one line."""
+    dated = r"\b\d{4}-\d\d-\d\d( \d\d:\d\d)?\b"
+    return Markup(re.sub(dated, r'<span class="day">\g<0></span>', str(text)))
+
+
 def template(name: str) -> Template:
     return _environment().get_template(name)
 
@@ -202,6 +214,7 @@ def _environment() -> Environment:
     )
     environment.filters["paragraphs"] = paragraphs
     environment.filters["inline"] = _inline
+    environment.filters["whole_dates"] = _whole_dates
     environment.filters["trusted"] = Markup
     environment.filters["tiles"] = tiles
     environment.tests["digest"] = lambda value: isinstance(value, Digest)

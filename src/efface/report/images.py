@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
-from efface.report.svg import GRID, SERIES, SOFT, Ink
+from efface.report.svg import GRID, READABLE, SERIES, SOFT, Ink
 
 SMALLEST = 440  # pixels; on narrower screens the page scrolls the grid sideways
 GAP, LINE = 10, 15  # pixels between pictures, and a caption's height
@@ -46,7 +46,7 @@ def image_grid(
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
         f'aria-label="{html.escape(title)}" style="width:100%;max-width:{width}px;'
-        f"min-width:{min(width, SMALLEST)}px;height:auto;"
+        f"min-width:{max(min(width, SMALLEST), round(READABLE * width))}px;height:auto;"
         f'font-family:inherit">{"".join(cells)}</svg>'
     )
 

@@ -42,6 +42,7 @@ SERIES = (
     Ink("--c4", "#e69f00"),
     Ink("--c5", "#56b4e9"),
 )
+READABLE = 0.8  # of a drawing's own size: words of 10 pixels are 8 then
 INKS = (TEXT, SOFT, GRID, PAPER, BAND, *SERIES)
 
 _SETTINGS: Any = {  # Any: matplotlib's type lists every key it knows
@@ -115,7 +116,8 @@ def _themed(text: str) -> str:
 
 
 def _responsive(text: str, title: str) -> str:
-    """No fixed size beyond a largest width, and a name for screen readers."""
+    """No fixed size between a largest width and one where its words can just be read (narrower screens scroll
+    the drawing sideways), and a name for screen readers."""
     opening = text[: text.index(">") + 1]
     box = re.search(r'viewBox="([^"]+)"', opening)
     assert box is not None
@@ -123,7 +125,8 @@ def _responsive(text: str, title: str) -> str:
     new = (
         f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
         f'viewBox="{box[1]}" role="img" aria-label="{html.escape(title)}" '
-        f'style="width:100%;max-width:{width * 4 / 3:.0f}px;height:auto;font-family:inherit">'
+        f'style="width:100%;max-width:{width * 4 / 3:.0f}px;min-width:{READABLE * width:.0f}px;'
+        'height:auto;font-family:inherit">'
     )
     return new + text[len(opening) :].strip()
 

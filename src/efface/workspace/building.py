@@ -15,6 +15,7 @@ from efface.workspace.disk import explaining_the_disk
 from efface.workspace.forgotten import KEY, Forgotten, new_key, save_key
 from efface.workspace.founding import clear_folder
 from efface.workspace.inventory import FOLDERS
+from efface.workspace.paths import BASE_MODEL
 from efface.workspace.protocol import RequestProtocol
 from efface.workspace.published import Current, current
 from efface.workspace.steps import Action, Milestone, reach, sync_directory
@@ -93,7 +94,7 @@ def _write(
     files.make_folder(folder)
     core.save(folder)
     store.write_core_records(folder, model, data)
-    files.write_json(folder / "model.json", settings_of(model))
+    files.write_json(folder / "model.json", {**settings_of(model), **_origin(model)})
     if model.guarantee is not None:
         store.write_guarantee(number, model.guarantee)
     if beginning.config:
@@ -111,6 +112,12 @@ def _write(
         store.write(number, model, first, forgotten, number)
     finally:
         model.cache = mine
+
+
+def _origin(model: MixedLinear) -> dict[str, str]:
+    """Of a network from a hub, its name there, for the card of a copy."""
+    hub = model.core.backbone.hub
+    return {BASE_MODEL: hub} if hub else {}
 
 
 def _abandon(protocol: RequestProtocol, number: int) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 STAGING, ROWS = "staging", "rows"  # folders in private/, beside that of the release
+BASE_MODEL = "base_model"  # in core/k/model.json, of a network that came from a hub
 PARTNERS = "partners.json"  # a file there
 
 

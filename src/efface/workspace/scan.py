@@ -41,6 +41,9 @@ from efface.workspace.patterns import Wanted, holds, patterns_of, pictures_of, s
 from efface.workspace.published import load
 
 LONG_NAME = 8  # bytes; shorter names occur by chance in binary data, and are searched in text only
+PAGE = "a page of ours"  # its style and its times name nobody, whatever a person is called
+TIME = r"\b\d{4}-\d\d-\d\d([T ]\d\d:\d\d[^\s<\"]*)?"
+OF_EVERY_PAGE = re.compile(rf"<style>.*?</style>|{TIME}", re.DOTALL)
 FOREIGN = "a file that is not the workspace's"
 SEARCHING = 0.3  # of the time, about, goes into rows of the images, the rest into files
 ALIKE = 6.0  # of 255: pictures that differ by less, 16 × 16 pixels on average, show the same
@@ -210,7 +213,8 @@ def _search_file(file: Path, name: str, wanted: Wanted, owned: set[str]) -> Iter
             file.open("rb") as handle,
             mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data,
         ):
-            found = list(_search(file.suffix, name, data, wanted))
+            suffix = file.suffix if foreign or file.suffix != ".html" else PAGE
+            found = list(_search(suffix, name, data, wanted))
             yield from found
             if foreign:
                 yield from _look_inside(name, data, wanted)
@@ -279,6 +283,8 @@ def _text(suffix: str, data: mmap.mmap | bytes) -> tuple[str, int]:
         text = data[:].decode()
     except UnicodeDecodeError:
         return "", 0
+    if suffix == PAGE:
+        return OF_EVERY_PAGE.sub(" ", text), len(data)
     if suffix in (".json", ".jsonl"):
         text += "\n" + "\n".join(_strings(text, suffix == ".jsonl"))
     return text, len(data)

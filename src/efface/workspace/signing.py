@@ -3,6 +3,7 @@
 ``private/signing.json`` names the key file, which lies elsewhere. After a request ``receipts/n.json`` is its
 receipt, and ``receipts/n.kept.json`` the form that takes its place when the next release is published. Both
 are written before the last row of the request, which has their digests: a crash in between writes them anew.
+Pages beside them (``n.html``, ``n.kept.html``: ``report/filed.py``) take each other's place as they do.
 """
 
 from __future__ import annotations
@@ -146,8 +147,9 @@ class Signing:
         later = None if public is None else {**left, "superseded": True}
         return whole, Receipt(fixed, certificate=later, **common)
 
-    def unsigned(self, number: int) -> Receipt:
-        """What a receipt of this release would say, if anybody signed it; of an earlier one, what is left."""
+    def unsigned(self, number: int, *, kept: bool = False) -> Receipt:
+        """What a receipt of this release would say, if anybody signed it; of an earlier one (or ``kept``)
+        what is left of it."""
         from efface.receipts.receipt import Receipt
 
         rows = whole_request(self.inventory.ledger.rows(), number)
@@ -158,7 +160,7 @@ class Signing:
         public = files.read_json(path, CERTIFICATE_SCHEMA) if path.is_file() else None
         said, given = public or {}, (public or {}).get("given") or {}
         return Receipt(
-            subjects=self.subjects() if number == self.inventory.number else {},
+            subjects=self.subjects() if number == self.inventory.number and not kept else {},
             action=rows[0].values["action"],
             release=number,
             request=[row.values["request"] for row in rows if "request" in row.values][:1],
@@ -201,13 +203,12 @@ class Signing:
         return {values["number"]: values for values in rows}
 
     def supersede(self) -> None:
-        """Receipts of earlier releases lose the digests of sums and weights; half-made files go."""
+        """Receipts and pages of earlier releases lose the digests of sums and weights; half-made files go."""
         for number, path in numbered(self.folder):
-            kept = self.folder / f"{number}.kept.json"
             if path.suffix == ".tmp" or number > self.inventory.number:
                 remove(path)
-            elif number < self.inventory.number and path == kept:
-                kept.replace(self.folder / f"{number}.json")
+            elif number < self.inventory.number and ".kept" in path.suffixes:
+                path.replace(path.with_name(f"{number}{path.suffix}"))
         if self.folder.is_dir():
             sync_directory(self.folder)
 
