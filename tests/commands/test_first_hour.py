@@ -57,7 +57,7 @@ def test_the_benchmark_holds_the_estimate_against_what_training_took(
     words = ("efface", "train", "--config", "run.toml", "--out", "model")
     clock.estimates.append(script._estimate(clock, words))
     clock.must("readme", *words)
-    clock.must("scikit-learn", "python", "first_hour_sklearn.py", "fit")
+    clock.must("scikit-learn", "python", script.PLAIN, "fit")
     values = script.summary(clock.timed, clock.estimates)
     assert (values["estimate_minutes"], values["train_minutes"]) == (1.5, 2.0)
     assert clock.timed["estimate"][0]["line"].endswith("--dry-run --json")

@@ -133,6 +133,12 @@ def test_the_tangent_part_is_timed_in_floats(monkeypatch: pytest.MonkeyPatch) ->
     assert seen == []
 
 
+def test_scales_that_only_a_trained_core_has_are_not_needed_to_guess() -> None:
+    core, records = small("resnet-basic")
+    given = {"user.kind": "tangent", "user.mu": 0.1, "user.scales": "balanced"}
+    assert estimate(config(**given), core, records).minutes_estimate > 0
+
+
 def test_training_says_what_it_took_and_what_was_expected(tmp_path: Path) -> None:
     data = write(tmp_path / "data.npz", CORE, people(), TEST)
     words = ("train", data, "--features", 40, "--out", tmp_path / "model")

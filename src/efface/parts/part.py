@@ -217,11 +217,13 @@ class UserPart(Forgetter):
         """
         return False
 
-    def form_for(self, records: Records) -> Form:
-        """In which arithmetic it would compute images, found on a few of them; nothing is kept of these."""
+    @classmethod
+    def form_for(cls, core: Core, given: Mapping[str, Any], records: Records) -> Form:
+        """In which arithmetic a part with these user settings would compute images, found on a few of them
+        and before the core is trained; nothing is kept of these."""
         from efface.arithmetic.form import FloatForm
 
-        return FloatForm(self.core)
+        return FloatForm(core)
 
     def meet_replay(self, replayed: bool) -> None:
         """Told once, before the first fit: whether core records are among the training records."""

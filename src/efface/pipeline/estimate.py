@@ -65,8 +65,8 @@ def estimate(config: Config, core: Core, records: Records) -> Estimate:
     num_weights = Layout.of(core.tail).d
     num_core = len(records.core)
     num_fitted = len(records.user) + (num_core if config.user.replay_core else 0)
-    solves = part_named(config.user.kind).keeps_activations
-    form = config.user.build(core).user.form_for(records[: min(FEW, len(records))])
+    part, some = part_named(config.user.kind), records[: min(FEW, len(records))]
+    solves, form = part.keeps_activations, part.form_for(core, config.user.given(), some)
     size, speeds = _probe(core, form, records, products=solves)
     seconds = _core_seconds(config, core, num_core, speeds.core)
     seconds += _tuning_seconds(config, core, num_core, speeds.core)

@@ -112,9 +112,10 @@ class RowMaker(Summed, UserPart):
         wanted = self.layer_features or GRADIENTS
         return wanted == GRADIENTS and side_of(left, num_layers, GRADIENTS) > 0
 
-    def form_for(self, records: Records) -> Form:
-        gradients = self.wants_gradients
-        return choose_form(self.core, self.arithmetic, records, gradients=gradients).form
+    @classmethod
+    def form_for(cls, core: Core, given: Mapping[str, Any], records: Records) -> Form:
+        made = cls(core, **given)
+        return choose_form(core, made.arithmetic, records, gradients=made.wants_gradients).form
 
     def take_form(self, choice: Choice) -> None:
         """Compute in this form from now on; before ``calibrate``."""
