@@ -70,9 +70,9 @@ def test_weights_that_are_not_what_the_certificate_says_are_found(
     asked = records().user[:30]
     opened.forget(ids=asked.ids)
 
-    def swapped(self: Workspace) -> MixedLinear:
+    def swapped(self: Workspace, *given: str | None) -> MixedLinear:
         """The certificate of the new release on the weights of the old one."""
-        model = original(self)
+        model = original(self, *given)
         if kind == "compact":
             model.user.theta = old.user.theta
         else:

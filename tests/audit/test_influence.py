@@ -103,8 +103,8 @@ def test_an_audit_attacks_the_weights_that_are_served(
 
     original = Workspace.model
 
-    def leaky(self: Workspace) -> MixedLinear:
-        model = original(self)
+    def leaky(self: Workspace, *given: str | None) -> MixedLinear:
+        model = original(self, *given)
         model.user.theta = np.asarray(model.user.theta + 1e-5 * (old - model.user.theta))
         return model
 

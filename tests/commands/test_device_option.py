@@ -29,7 +29,6 @@ TELLS_WHERE = (
     "workspace",
     "out",
     "seconds",
-    "seconds_estimate",
     "message",
     "statement_digest",
 )

@@ -139,15 +139,14 @@ def test_scales_that_only_a_trained_core_has_are_not_needed_to_guess() -> None:
     assert estimate(config(**given), core, records).minutes_estimate > 0
 
 
-def test_training_says_what_it_took_and_what_was_expected(tmp_path: Path) -> None:
+def test_training_says_what_it_took_and_a_look_before_what_it_would(tmp_path: Path) -> None:
     data = write(tmp_path / "data.npz", CORE, people(), TEST)
     words = ("train", data, "--features", 40, "--out", tmp_path / "model")
     shown = efface(*words)
     assert shown.exit_code == 0, shown.stderr
-    assert re.search(r"took \d+ s; the estimate was \d+ s", shown.stdout)
+    assert re.search(r"took \d+ s", shown.stdout)
     values = values_of(efface(*words, "--overwrite", "--json"))
     assert values["seconds"] > 0
-    assert values["seconds_estimate"] > 0
     few = values_of(efface("train", data, "--dry-run", "--features", 40, "--json"))
     assert few["form"] == "integer"
     assert few["passes_estimate"] is None

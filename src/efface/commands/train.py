@@ -190,10 +190,8 @@ def arithmetic_text(part: Mapping[str, Any]) -> str:
 
 
 def took_text(values: Mapping[str, Any]) -> str:
-    """How long it took, and what was expected: so that the next estimate can be believed, or not."""
-    guess = values["seconds_estimate"]
-    said = "" if guess is None else f"; the estimate was {duration(guess)}"
-    return f"took {duration(values['seconds'])}{said}"
+    """How long it took: to be held against what ``--dry-run`` said."""
+    return f"took {duration(values['seconds'])}"
 
 
 def _render_forecast(console: Console, values: Mapping[str, Any]) -> None:

@@ -81,11 +81,14 @@ def assemble(found: Found, options: ReadOptions) -> Assembled:
     if empty and not given:  # a mistake, while the caller may name what nobody has, or has any more
         fix = "add images of it to core or user data, or take the class out."
         raise RecordError(empty[0], "this class has no core or user record.", fix)
-    remarks = [*_remarks(found), *(f"class {name!r} has no core or user record" for name in empty)]
+    remarks = [
+        *remarks_on_rows(found),
+        *(f"class {name!r} has no core or user record" for name in empty),
+    ]
     return Assembled(records, classes, skipped, remarks, listed)
 
 
-def _remarks(found: Found) -> list[str]:
+def remarks_on_rows(found: Found) -> list[str]:
     """The reader's, and what often is a slip: columns that mean nothing here, owners that look alike."""
     owners = {row.owner for row in found.rows if row.owner != row.id and row.split is Split.USER}
     unknown = {str(key) for row in found.rows for key in row.extra}

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Unpack
 
 from efface.data import promises, reading
+from efface.data.assemble import remarks_on_rows
 from efface.data.class_list import settled
 from efface.data.found import Found, ReadOptions, Row
 from efface.data.public_core import PREFIX, with_public_core
@@ -82,7 +83,8 @@ class Listing:
         set_aside = [self._set_aside(record, core[record.digest]) for record in twice]
         gone = {record.id for record in twice}
         kept = (record for record in looked.records if record.id not in gone)
-        records = Records(kept, classes, skipped=(*looked.bad, *set_aside))
+        remarks = remarks_on_rows(self.own)
+        records = Records(kept, classes, skipped=(*looked.bad, *set_aside), remarks=remarks)
         return UserImages(records, looked.num_channels)
 
     def core_images(self, known: Mapping[str, str]) -> dict[str, str]:

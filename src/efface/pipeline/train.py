@@ -29,12 +29,11 @@ from efface.network.in_turn import in_turn
 from efface.parts.table import part_named, place_for
 from efface.pipeline.config import Config, to_toml
 from efface.pipeline.core_people import core_people
-from efface.pipeline.estimate import estimate
 from efface.pipeline.how import How
 from efface.pipeline.kept_core import KeptCore
 from efface.pipeline.sharded import ShardedFit
 from efface.pipeline.tuning import TuningFolder, choice_text, choice_values, fine_tuned
-from efface.progress import Progress, duration, part
+from efface.progress import Progress, part
 from efface.shards import engine_named
 from efface.workspace import Workspace
 from efface.workspace.founding import check_folder, check_room, check_writable
@@ -193,7 +192,6 @@ def train(config: Config, watch: Watch | None = None, how: How | None = None) ->
     core = training.core(records)
     check_room(folder, _size(config, core, records, num_apart))
     _refuse_untrained(config, records)
-    guess = _guess(config, core, records, how, watch)
     start = time.monotonic()
     if kept is not None:
         with watch.step("fine-tuning") as progress:
@@ -218,19 +216,8 @@ def train(config: Config, watch: Watch | None = None, how: How | None = None) ->
     with watch.step("test") as progress:
         outcome = _outcome(model, records, progress) | {"finetuning": training.tuning}
     seconds = round(time.monotonic() - start, 1)
-    took = {"seconds": seconds, "seconds_estimate": None if guess is None else round(guess, 1)}
     people = 0 if drawn is None else drawn.people
-    return {"model": str(folder), **outcome, **took, "core_people": people}
-
-
-def _guess(config: Config, core: Core, records: Records, how: How, watch: Watch) -> float | None:
-    """Seconds that the rest should take, as ``--dry-run`` says; None where others compute, too."""
-    if how.engine is not None or not len(records):
-        return None
-    with watch.step("estimate") as progress:
-        seconds = 60 * estimate(config, core, records).minutes_estimate
-        progress(1.0, f"about {duration(seconds)} to go")
-    return seconds
+    return {"model": str(folder), **outcome, "seconds": seconds, "core_people": people}
 
 
 def _sharded(config: Config, how: How, note: Callable[[str], None]) -> ShardedFit | None:
