@@ -25,6 +25,8 @@ from tests.workspaces import KINDS, OWNER, core, fitted, people
 from efface import containers, files
 from efface.data.records import Records
 from efface.errors import RequestError
+from efface.model.mixed_linear import MixedLinear
+from efface.network.core import Core
 from efface.workspace import Workspace
 from efface.workspace.patterns import DISTINCT, PIECE, holds, pieces_of
 from efface.workspace.scan import FOREIGN, Finding, scan
@@ -61,6 +63,18 @@ def test_all_is_found_before_and_nothing_after(made: dict[str, Path], kind: str)
     assert clean.findings == ()
     assert clean.clean
     assert {finding.what for finding in clean.kept} == set(GONE.digests)
+
+
+def test_what_everybody_of_a_class_has_is_nobodys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without core data the core says 0 for all, and a target row is that of its class."""
+    monkeypatch.setattr("efface.workspace.patterns.SHORT_ROW", 2)
+    model = MixedLinear(Core("cnn", classes=core().classes), features=60)
+    workspace = Workspace.create(tmp_path / "w", model.fit(people()))
+    assert not scan(tmp_path / "w", records=GONE, owners=[OWNER]).clean
+    workspace.forget(owner=OWNER)
+    assert scan(tmp_path / "w", records=GONE, owners=[OWNER]).findings == ()
 
 
 def test_retained_records_are_found_afterwards_too(made: dict[str, Path]) -> None:
