@@ -150,7 +150,6 @@ def test_the_program_keeps_stdout_for_the_result(
     assert json.loads(line)["model"] == str(tmp_path / "m")
     progress = [json.loads(line) for line in done.stderr.splitlines()]
     assert {entry["task"] for entry in progress} == {
-        "estimate",
         "core",
         "user part",
         "workspace",

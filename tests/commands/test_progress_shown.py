@@ -71,7 +71,7 @@ def test_training_is_not_silent_after_the_user_part(
     assert result.exit_code == 0, result.stderr
     lines = [json.loads(line) for line in result.stderr.splitlines() if line.startswith("{")]
     tasks = list(dict.fromkeys(line["task"] for line in lines))
-    assert tasks == ["estimate", "core", "user part", "workspace", "test"]
+    assert tasks == ["core", "user part", "workspace", "test"]
     for task in ("workspace", "test"):
         assert told(result, task)[-1]["progress"] == 1
 
