@@ -77,6 +77,15 @@ def test_what_everybody_of_a_class_has_is_nobodys(
     assert scan(tmp_path / "w", records=GONE, owners=[OWNER]).findings == ()
 
 
+def test_a_target_row_that_is_one_persons_is_looked_for(
+    made: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With core data the core's answer to the image is in it."""
+    monkeypatch.setattr("efface.workspace.patterns.SHORT_ROW", 2)
+    whats = {finding.what for finding in scan(made["compact"], records=GONE).findings}
+    assert {f"the target row of {record.id!r}" for record in GONE} <= whats
+
+
 def test_retained_records_are_found_afterwards_too(made: dict[str, Path]) -> None:
     retained = people().select(owner="person-one")[:1]
     assert not scan(made["compact after"], records=retained).clean

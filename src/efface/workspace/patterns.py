@@ -66,9 +66,7 @@ def patterns_of(
 
 
 def _pattern(what: str, record: Record, row: np.ndarray) -> Pattern:
-    # Zeros are what purging leaves behind; two values are the target of a class, where the core says 0 for
-    # all: everybody of that class has it.
-    telling = len(row) >= SHORT_ROW and len(np.unique(row)) > 2
+    telling = len(row) >= SHORT_ROW and row.any()  # a row of zeros is what purging leaves behind
     name = f"{what} of {record.id!r}"
     return Pattern(name, pieces_of(row.tobytes()), row if telling else None)
 

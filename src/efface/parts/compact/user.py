@@ -215,7 +215,8 @@ class CompactUser(RowMaker):
         if self.projection is not None:
             rows = self.rows(activations, labels)
             yield "the ψ row", rows.features
-            yield "the target row", rows.targets
+            if not _labels_alone(rows.targets, labels.numpy()):
+                yield "the target row", rows.targets
 
     # --- for others -------------------------------------------------------------------------------
 
@@ -281,3 +282,10 @@ class CompactUser(RowMaker):
             key = self.given.calibration_digest
             own = (self.form, self.projection)
             self.form, self.projection = self.core.tables.setdefault(key, own)
+
+
+def _labels_alone(targets: np.ndarray, labels: np.ndarray) -> bool:
+    """Whether the core says the same of all classes, of every record: then a target row is that of its label,
+    which everybody of the class has, and tells nothing of anybody."""
+    others = np.arange(targets.shape[1]) != labels[:, None]
+    return all(len(np.unique(row[rest])) <= 1 for row, rest in zip(targets, others, strict=True))
