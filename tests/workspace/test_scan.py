@@ -68,7 +68,7 @@ def test_all_is_found_before_and_nothing_after(made: dict[str, Path], kind: str)
 def test_what_everybody_of_a_class_has_is_nobodys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without core data the core says 0 for all, and a target row is that of its class."""
+    """Without a core weight a target row is that of its class."""
     monkeypatch.setattr("efface.workspace.patterns.SHORT_ROW", 2)
     model = MixedLinear(Core("cnn", classes=core().classes), features=60)
     workspace = Workspace.create(tmp_path / "w", model.fit(people()))
@@ -78,11 +78,13 @@ def test_what_everybody_of_a_class_has_is_nobodys(
 
 
 def test_a_target_row_that_is_one_persons_is_looked_for(
-    made: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With core data the core's answer to the image is in it."""
+    """With a core weight the core's answer to the image is in it."""
     monkeypatch.setattr("efface.workspace.patterns.SHORT_ROW", 2)
-    whats = {finding.what for finding in scan(made["compact"], records=GONE).findings}
+    model = MixedLinear(core(), features=60, core_weight=1.0).fit(people())
+    Workspace.create(tmp_path / "w", model)
+    whats = {finding.what for finding in scan(tmp_path / "w", records=GONE).findings}
     assert {f"the target row of {record.id!r}" for record in GONE} <= whats
 
 

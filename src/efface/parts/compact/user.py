@@ -285,7 +285,7 @@ class CompactUser(RowMaker):
 
 
 def _labels_alone(targets: np.ndarray, labels: np.ndarray) -> bool:
-    """Whether the core says the same of all classes, of every record: then a target row is that of its label,
-    which everybody of the class has, and tells nothing of anybody."""
+    """Whether every target row is that of its label, as it is without a core weight: everybody of the class
+    has it, and it tells nothing of anybody."""
     others = np.arange(targets.shape[1]) != labels[:, None]
     return all(len(np.unique(row[rest])) <= 1 for row, rest in zip(targets, others, strict=True))
