@@ -50,6 +50,19 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
         Residual(nn.Conv2d(3, 4, 1), nn.Conv2d(3, 4, 1), nn.LeakyReLU(0.01)),
         GlobalMean(),
     ),
+    "pooled bytes": lambda: nn.Sequential(
+        nn.Conv2d(2, 3, 3, padding=1), nn.ReLU(), nn.MaxPool2d(3, 2, 1), nn.Conv2d(3, 2, 2)
+    ),
+    "shortcuts of bytes": lambda: nn.Sequential(
+        nn.Conv2d(2, 4, 1),
+        nn.ReLU(),
+        Residual(
+            nn.Sequential(nn.Conv2d(4, 3, 1), nn.ReLU(), nn.Conv2d(3, 4, 3, padding=1)),
+            nn.Identity(),
+            nn.ReLU(),
+        ),
+        Residual(nn.Conv2d(4, 4, 1), nn.Identity(), nn.ReLU()),
+    ),
     "caps and slopes": lambda: nn.Sequential(
         nn.Conv2d(2, 3, 2, dilation=2),
         nn.ReLU6(),

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from efface.alone import one_by_one
 from efface.arithmetic.form import Form
 from efface.arithmetic.integer import scales
+from efface.arithmetic.integer.byte_graph import ByteGraph, worth_bytes
 from efface.arithmetic.integer.chain import IntegerChain
 from efface.arithmetic.integer.exponents import Exponents, strings
 from efface.arithmetic.integer.gradient import IntegerGradient
@@ -54,6 +55,8 @@ from efface.network.tail import Tail
 MOST_IMAGES = 96  # to find steps on
 MOST_SAMPLES = 256  # to find the gradients' and projections' steps on
 BATCH_NUMBERS = 2**15  # so many activations a batch, or one record: small networks gain by batches
+BYTE_NUMBERS = 2**20  # the same on bytes
+ENOUGH = 4  # images, before a network on bytes is worth the time it takes to make and test it
 DEVICE_NUMBERS = 2**22  # the same where it is not the CPU that computes
 
 
@@ -69,6 +72,7 @@ class IntegerForm(Form):
         self.views = VIEWS if core.mirror else 1
         self._tail: tuple[Projection, IntegerTail] | None = None
         self._placed: dict[tuple[str, torch.device], IntegerGraph] = {}
+        self._used = 0  # images and activations, so far
 
     # --- made once --------------------------------------------------------------------------------
 
@@ -174,14 +178,15 @@ class IntegerForm(Form):
         graph = self.prefix_graph
         if not graph.ops:
             return graph.source
-        return Source(graph.exponent(len(graph.ops)), REACH)
+        number = len(graph.ops)
+        return Source(graph.exponent(number), REACH, nonnegative=graph.nonnegative(number))
 
     def _maps_of(self, projection: Projection) -> dict[str, int]:
         return map_numbers(_tail_steps(self.core), projection.names)
 
     def _tail_of(self, projection: Projection) -> IntegerTail:
-        kept, device = self._tail, self.core.place.device
-        if kept is None or kept[0] is not projection or kept[1].graph.device != device:
+        kept, graph = self._tail, self._there("tail", self.tail_graph)
+        if kept is None or kept[0] is not projection or kept[1].graph is not graph:
             gradient = self.gradient if projection.has_gradients else None
             exponents = self.exponents.projections
             if set(exponents) != set(projection.names):
@@ -191,29 +196,33 @@ class IntegerForm(Form):
                 made = IntegerTail(
                     self.tail_graph, gradient, projection, exponents, self.views, maps
                 )
-            kept = self._tail = (projection, self._placed_tail(made))
+            if graph is not self.tail_graph:
+                placed = made.to(graph)
+                check_placed_tail(made, placed)
+                made = placed
+            kept = self._tail = (projection, made)
         return kept[1]
 
-    # --- on another device ------------------------------------------------------------------------
+    # --- on another device, or by other kernels ---------------------------------------------------
 
     def _there(self, name: str, graph: IntegerGraph) -> IntegerGraph:
-        """The graph on the core's device; tested the first time, and refused where it is not the same."""
+        """The graph on the core's device; tested the first time, and refused where it is not the same.
+
+        On the CPU it is computed on bytes where that can be done: the same integers, sooner.
+        """
         device = self.core.place.device
         full_precision(device)
-        if device == CPU:
+        if device == CPU and (self._used < ENOUGH or not worth_bytes(graph)):
             return graph
         if (name, device) not in self._placed:
-            placed = graph.to(device)
-            check_placed(graph, placed)
-            self._placed[name, device] = placed
+            self._placed[name, device] = self._made_there(graph, device)
         return self._placed[name, device]
 
-    def _placed_tail(self, tail: IntegerTail) -> IntegerTail:
-        graph = self._there("tail", tail.graph)
-        if graph is tail.graph:
-            return tail
-        placed = tail.to(graph)
-        check_placed_tail(tail, placed)
+    def _made_there(self, graph: IntegerGraph, device: torch.device) -> IntegerGraph:
+        if device == CPU:
+            return ByteGraph.of(graph) or graph
+        placed = graph.to(device)
+        check_placed(graph, placed)
         return placed
 
     def settle(self, projection: Projection) -> None:
@@ -263,8 +272,9 @@ class IntegerForm(Form):
         return self.core.backbone.preprocess.pixels
 
     def boundary_of(self, images: Tensor) -> Tensor:
+        self._used += len(images)
         graph = self._there("prefix", self._tested_prefix)
-        size = self._batch(self.exponents.image)
+        size = self._batch(graph, self.exponents.image, len(images))
         dtype = getattr(torch, self.dtype)
         if tuple(images.shape[1:]) != tuple(self.exponents.image):
             raise FormatError(
@@ -290,22 +300,25 @@ class IntegerForm(Form):
     def rows(
         self, projection: Projection, activations: Activations
     ) -> Iterator[tuple[Tensor, Tensor]]:
+        self._used += len(activations)
         tail = self._tail_of(projection)
 
         def row(q: Tensor) -> tuple[Tensor, Tensor]:
             psi, h = tail.rows(q)
             return psi, self._head(h)
 
-        return self._batches(row, activations)
+        return self._batches(tail.graph, row, activations)
 
     def chain(self, projection: Projection) -> nn.Module:
-        tail, head = self._tail_of(projection), self.core.tail.head
+        tail, head = self._tail_of(projection).to(self.tail_graph), self.core.tail.head
         return IntegerChain(self._tested_prefix, tail, head, centre(preprocess_of(self.core)))
 
     def logits(self, activations: Activations) -> Tensor:
         empty = Projection((), (), (), torch.ones(1), self.core.tail.head.in_features)
+        self._used += len(activations)
         tail = IntegerTail(self._there("tail", self.tail_graph), None, empty, {}, self.views)
-        found = list(self._batches(lambda q: self._head(tail.features(q)), activations))
+        head = self._head
+        found = list(self._batches(tail.graph, lambda q: head(tail.features(q)), activations))
         return torch.cat([torch.zeros(0, len(self.core.classes)), *found])
 
     def errors(self, images: Tensor) -> Iterator[tuple[str, float]]:
@@ -328,17 +341,23 @@ class IntegerForm(Form):
     def _head(self, h: Tensor) -> Tensor:
         return exact_linear(h, self.core.tail.head)
 
-    def _batches(self, f: Callable[[Tensor], Any], activations: Activations) -> Iterator[Any]:
-        size = self._batch(self.boundary_shape)
+    def _batches(
+        self, graph: IntegerGraph, f: Callable[[Tensor], Any], activations: Activations
+    ) -> Iterator[Any]:
+        size = self._batch(graph, self.boundary_shape, len(activations))
 
         def run(i: int) -> Any:
             return f(activations[slice(i * size, (i + 1) * size)])
 
         return one_by_one(lambda: run, -(-len(activations) // size))
 
-    def _batch(self, shape: tuple[int, ...]) -> int:
-        most = BATCH_NUMBERS if self.core.place.device == CPU else DEVICE_NUMBERS
-        return max(1, most // max(1, int(np.prod(shape))))
+    def _batch(self, graph: IntegerGraph, shape: tuple[int, ...], count: int) -> int:
+        """Samples at once: not so many that a processor has none."""
+        if self.core.place.device != CPU:
+            return max(1, DEVICE_NUMBERS // max(1, int(np.prod(shape))))
+        most = BYTE_NUMBERS if isinstance(graph, ByteGraph) else BATCH_NUMBERS
+        each = -(-count // torch.get_num_threads())
+        return max(1, min(each, most // max(1, int(np.prod(shape)))))
 
 
 @contextmanager

@@ -54,12 +54,14 @@ class Source:
     """What the network's input integers are: x = factor · (q · 2^exponent) + shift, |q| ≤ reach.
 
     ``factor`` and ``shift`` (for each channel, float64; pixels have them) go into the layer that reads them.
+    ``nonnegative``: no q is below 0.
     """
 
     exponent: int
     reach: int = REACH
     factor: Tensor | None = None
     shift: Tensor | None = None
+    nonnegative: bool = False
 
     def real(self, q: Tensor) -> Tensor:
         """The numbers that the integers stand for, float32."""
@@ -280,7 +282,7 @@ class IntegerGraph:
     def nonnegative(self, number: int) -> bool:
         """Whether no number of this tensor can be below 0: a ReLU's output, or what only picks from one."""
         if number == 0:
-            return False
+            return self.source.nonnegative
         op = self.ops[number - 1]
         if isinstance(op, MaxPool | Flatten | Mean):
             return self.nonnegative(op.inputs[0])

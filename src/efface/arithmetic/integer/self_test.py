@@ -47,6 +47,27 @@ def check_placed(graph: IntegerGraph, placed: IntegerGraph, seed: int = 0) -> No
         raise _not_there(placed, "its numbers are not those of the CPU.")
 
 
+def check_same(graph: IntegerGraph, other: IntegerGraph, seed: int = 0) -> None:
+    """Every tensor that is rounded to integers, in another way to compute the same, against ``graph``."""
+    for q in _some(graph, np.random.default_rng(seed)):
+        wanted, found = ({n: y.float() for n, y in _summed(g, q)} for g in (graph, other))
+        for number, y in wanted.items():
+            if not torch.equal(y, found[number]):
+                raise NotExact(f"{graph.name(number)}: other integers than in float32.", "")
+
+
+def _summed(graph: IntegerGraph, q: Tensor) -> list[tuple[int, Tensor]]:
+    """The rounded tensors by number, copied: some are overwritten later."""
+    found: list[tuple[int, Tensor]] = []
+
+    def observe(number: int, y: Tensor) -> None:
+        if number in graph.summed:
+            found.append((number, y.clone(memory_format=torch.preserve_format)))
+
+    last = graph(q.clone(memory_format=torch.preserve_format), observe=observe)
+    return [*found, (len(graph.ops), last)]
+
+
 def check_placed_tail(tail: IntegerTail, placed: IntegerTail, seed: int = 0) -> None:
     """ψ and h of a few boundaries on another device, against the CPU's."""
     rng = np.random.default_rng(seed)
@@ -76,9 +97,9 @@ def _check_layers(graph: IntegerGraph, placed: IntegerGraph, seed: int) -> None:
 
 
 def _some(graph: IntegerGraph, rng: np.random.Generator) -> list[Tensor]:
-    """Inputs to compare by: of either sign, and as after a ReLU."""
+    """Inputs to compare by: of either sign where there are such, and as after a ReLU."""
     reach = graph.source.reach
-    drawn = rng.integers(-reach, reach, size=(1, *graph.shapes[0]), endpoint=True)
+    drawn = rng.integers(_lowest(graph), reach, size=(1, *graph.shapes[0]), endpoint=True)
     noise = torch.from_numpy(drawn).float()
     noise = noise.contiguous(memory_format=_layout(noise))
     return [_blocks(graph, rng), noise, noise.clamp(min=0)]
@@ -88,11 +109,17 @@ def _blocks(graph: IntegerGraph, rng: np.random.Generator) -> Tensor:
     reach = graph.source.reach
     shape = (1, *graph.shapes[0])
     # Blocks of equal pixels: what differs only from pixel to pixel dies in the first layers.
-    coarse = rng.choice([-reach, 0, reach], size=(1, shape[1], *[-(-s // 4) for s in shape[2:]]))
+    coarse = rng.choice(
+        [_lowest(graph), 0, reach], size=(1, shape[1], *[-(-s // 4) for s in shape[2:]])
+    )
     for axis in range(2, len(shape)):
         coarse = coarse.repeat(4, axis=axis)
     q = torch.from_numpy(coarse[tuple(slice(0, s) for s in shape)]).float()
     return q.contiguous(memory_format=_layout(q))
+
+
+def _lowest(graph: IntegerGraph) -> int:
+    return 0 if graph.source.nonnegative else -graph.source.reach
 
 
 def _layout(x: Tensor) -> torch.memory_format:
@@ -102,12 +129,7 @@ def _layout(x: Tensor) -> torch.memory_format:
 def _inputs(graph: IntegerGraph, q: Tensor) -> dict[int, Tensor]:
     found: dict[int, Tensor] = {}
     values: dict[int, Tensor] = {0: q.contiguous(memory_format=_layout(q))}
-
-    def observe(number: int, y: Tensor) -> None:
-        if number in graph.summed:
-            values[number] = y.clone(memory_format=torch.preserve_format)
-
-    graph(values[0], observe=observe)
+    values |= _summed(graph, values[0])
     for number, op in graph.numbered():
         if isinstance(op, Affine):
             found[number] = values[op.inputs[0]]

@@ -161,14 +161,13 @@ class IntegerTail:
     @torch.no_grad()
     def rows(self, q: Tensor) -> tuple[Tensor, Tensor]:
         """ψ (n, k) and h (n, p), float32, of boundary integers (n, …); both on the CPU."""
-        kept, n = (self._kept() if self.projected else None), len(q)
-        features, maps = self._run(self._input(q), kept)
+        kept, n = (self._kept() if self.projected and not self.maps else None), len(q)
+        features, read = self._run(self._input(q), kept)
         h = self._pooled(features, n)
-        parts = [h]
+        parts, gradients = [h], dict[int, Tensor]()
         if kept is not None:
-            gradients = self._gradients(kept, features)
-            read = maps or kept.inputs
-            parts += [p.row(read[p.number], gradients.get(p.number), n) for p in self.projected]
+            gradients, read = self._gradients(kept, features), kept.inputs
+        parts += [p.row(read[p.number], gradients.get(p.number), n) for p in self.projected]
         scaled = [p.cpu() / c for p, c in zip(parts, self.projection.part_scales, strict=True)]
         return torch.cat([scaled[0], torch.ones(n, 1), *scaled[1:]], dim=1), h.cpu()
 
