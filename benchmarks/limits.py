@@ -44,6 +44,13 @@ def _product(dtype: torch.dtype, size: int, rounds: int) -> float:
     return 2 * size**3 / min(seconds(lambda: square @ square) for _ in range(rounds))
 
 
+def byte_products(size: int = 1024, rounds: int = 15) -> float:
+    """Operations a second of a product of bytes with sums of 32 bits."""
+    square = torch.ones(size, size, dtype=torch.int8)
+    least = min(seconds(lambda: torch._int_mm(square, square)) for _ in range(rounds))
+    return 2 * size**3 / least
+
+
 def _copy(rounds: int) -> float:
     source = np.ones(COPIED // 8)
     target = np.empty_like(source)

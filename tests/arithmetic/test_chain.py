@@ -47,9 +47,10 @@ def run(model: MixedLinear, size: int) -> list[torch.Tensor]:
         {"fold_batchnorm": False},
         {"replay": True},
         {"layer_features": "moments"},
-        {"layer_features": "maps"},
+        {"layer_features": "gradients", "power": 1.0},
         {"features": 4},
-        {"power": 0.5},
+        {"power": 0.75},
+        {"power": 0.5, "bits": 12},
     ],
     ids=str,
 )
@@ -58,7 +59,7 @@ def test_integers_have_the_same_bits(name: str, options: dict[str, object]) -> N
     model = fitted(name, **options)  # type: ignore[arg-type]
     assert model.user.form.kind == "integer"
     exported = model.user.exported()
-    assert exported.bit_equal == ("power" not in options)
+    assert exported.bit_equal == ("bits" not in options)
     activations = model.activations(TEST)
     rows = model.user.rows(activations, torch.zeros(len(TEST), dtype=torch.int64)).features
     for size in (len(TEST), 1):

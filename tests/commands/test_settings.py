@@ -119,11 +119,10 @@ def test_data_is_needed_where_no_file_could_name_it() -> None:
 
 def test_a_preset_gives_settings_that_options_win_over() -> None:
     words = ("train", "photos/", "--print-config", "--preset")
-    config = tomllib.loads(invoke(app, *words, "fine-grained").stdout)
-    assert (config["core"]["resize"], config["core"]["crop"]) == (320, 288)
+    config = tomllib.loads(invoke(app, *words, "paper").stdout)
     user = config["user"]
-    assert (user["kind"], user["layer_features"], user["power"]) == ("compact", "maps", 0.5)
-    config = tomllib.loads(invoke(app, *words, "fine-grained", "--power", 0.75).stdout)
-    assert config["user"]["power"] == 0.75
+    assert (user["kind"], user["mu"], user["loss"]) == ("tangent", 1e-5, "paper")
+    config = tomllib.loads(invoke(app, *words, "paper", "--mu", 0.75).stdout)
+    assert config["user"]["mu"] == 0.75
     wrong = invoke(app, *words, "fine")
     assert "no preset 'fine'" in f"{wrong.output}{wrong.exception}"

@@ -11,13 +11,8 @@ from hypothesis import strategies as st
 
 from efface.errors import FormatError
 from efface.pipeline.config import Config, load_config, to_toml
-from efface.pipeline.sections import (
-    CoreConfig,
-    DataConfig,
-    OutputConfig,
-    StageConfig,
-    UserConfig,
-)
+from efface.pipeline.core_section import CoreConfig, StageConfig
+from efface.pipeline.sections import DataConfig, OutputConfig, UserConfig
 from efface.pipeline.solvers import CholeskyConfig, ConjugateGradientConfig, SGDConfig
 
 positive = st.floats(min_value=1e-300, max_value=1e300)

@@ -45,8 +45,7 @@ def train(
     preset: Annotated[
         str | None,
         typer.Option(
-            help="fine-grained: for kinds that look alike, slower (288 pixels); paper: the paper's model and "
-            "training; paper-forgetting: with its larger weight decay. "
+            help="paper: the paper's model and training; paper-forgetting: with its larger weight decay. "
             "The config and options win over it."
         ),
     ] = None,

@@ -15,7 +15,7 @@ from efface.model.mixed_linear import MixedLinear
 from efface.network.backbone import Backbone, load_backbone
 from efface.network.core import Core
 from efface.network.device import device_named
-from efface.parts.table import place_for
+from efface.parts.table import part_named, place_for
 from efface.pipeline.config import Config, load_config
 from efface.pipeline.train import Training
 from efface.progress import Progress
@@ -69,7 +69,11 @@ def backbone_of(
 ) -> Backbone:
     named = config.core.linearize not in ("head", "last-block", "last-stage", "all")
     boundary = config.core.linearize if named else None
-    return load_backbone(backbone, boundary=boundary, preprocess=preprocess, seed=config.core.seed)
+    loaded = load_backbone(
+        backbone, boundary=boundary, preprocess=preprocess, seed=config.core.seed
+    )
+    larger = preprocess is None and part_named(config.user.kind).larger_images
+    return config.core.sized(loaded, larger=larger)
 
 
 def trained(

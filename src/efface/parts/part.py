@@ -170,6 +170,9 @@ class UserPart(Forgetter):
 
     options: ClassVar[tuple[str, ...]] = ()  # the user settings it takes beside mu and target_scale
     calibrates: ClassVar[bool] = False  # whether `prepare` has a use for public records
+    larger_images: ClassVar[bool] = (
+        False  # whether it was measured to gain by them (network/larger.py)
+    )
 
     core: Core
     target_scale: float

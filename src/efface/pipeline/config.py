@@ -17,15 +17,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from efface.errors import FormatError
+from efface.pipeline.core_section import CoreConfig, StageConfig
 from efface.pipeline.options import ConfigSection
 from efface.pipeline.preset import preset_values
-from efface.pipeline.sections import (
-    CoreConfig,
-    DataConfig,
-    OutputConfig,
-    StageConfig,
-    UserConfig,
-)
+from efface.pipeline.sections import DataConfig, OutputConfig, UserConfig
 from efface.pipeline.solvers import SOLVERS
 
 

@@ -32,7 +32,8 @@ from efface.parts.tangent.forgetting import PaperForgetting
 from efface.parts.tangent.problem import RidgeProblem
 from efface.parts.tangent.sgd import largest_eigenvalue
 from efface.pipeline.config import Config, to_toml
-from efface.pipeline.sections import CoreConfig, DataConfig, UserConfig
+from efface.pipeline.core_section import CoreConfig
+from efface.pipeline.sections import DataConfig, UserConfig
 from efface.pipeline.solvers import ConjugateGradientConfig
 from efface.pipeline.train import Training
 from efface.progress import Progress, part

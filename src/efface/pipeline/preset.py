@@ -3,9 +3,6 @@
 ``paper`` is the paper's model with the numbers printed in its appendix: BatchNorm kept, LeakyReLU (the slope
 is not printed: 0.01), weights as they are, targets times 5, explicit L2, and SGD for 50 epochs. The printed
 numbers are read for a loss that is averaged over the classes, too (docs/errata.md, 28).
-
-``fine-grained`` is the compact part with what was best for telling kinds of birds apart: maps, roots, and
-images at 288 pixels, 1.65 times as many as at 224 (docs/method.md, "Other features").
 """
 
 from __future__ import annotations
@@ -40,15 +37,9 @@ def _paper(weight_decay: float) -> dict[str, dict[str, Any]]:
     }
 
 
-FINE_GRAINED: dict[str, dict[str, Any]] = {
-    "core": {"resize": 320, "crop": 288},
-    "user": {"kind": "compact", "layer_features": "maps", "power": 0.5},
-}
-
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "paper": _paper(1e-5),  # the comparison of errors
     "paper-forgetting": _paper(1e-3),  # requests on fine-grained sets; on others 5e-4
-    "fine-grained": FINE_GRAINED,
 }
 
 

@@ -67,7 +67,8 @@ class Training:
         return self._core(records)
 
     def _core(self, records: Records, backbone: Backbone | None = None) -> Core:
-        core = self.config.core.build(records.classes, backbone)
+        larger = part_named(self.config.user.kind).larger_images
+        core = self.config.core.build(records.classes, backbone, larger=larger)
         core.loader = Loader(self.config.data.decode_workers, seen={})
         core.place = place_for(self.config.user.kind, self.config.core.device)
         return core

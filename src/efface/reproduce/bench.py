@@ -25,8 +25,10 @@ from efface.data.records import Records
 from efface.data.remarks import tell
 from efface.model.mixed_linear import MixedLinear
 from efface.network.activations import ActivationCache
+from efface.network.backbone import Backbone, load_backbone
 from efface.network.core import Core
 from efface.network.device import CPU, Placement
+from efface.network.larger import with_larger_images
 from efface.network.training import Stage
 from efface.parts.table import place_for
 from efface.parts.tangent.primal import Primal
@@ -147,8 +149,11 @@ class Bench:
         prep = None
         if side is not None and self.backbone != "cnn":
             prep = Preprocess(resize=round(side * 8 / 7), crop=side)
+        network: str | Backbone = self.backbone
+        if folded and side is None:  # as `efface train` has it
+            network = with_larger_images(load_backbone(network, seed=seed))
         core = Core(
-            self.backbone,
+            network,
             classes=self.records.classes,
             linearize=self.linearize,
             preprocess=prep,
@@ -214,7 +219,8 @@ class Bench:
         return self.core(*key), self.split(*key)
 
     def compact_model(self, spot: Spot) -> MixedLinear:
-        """The compact user part as `efface train` makes it: BatchNorm folded, integers; of the same data."""
+        """The compact user part as `efface train` makes it: BatchNorm folded, integers, larger images; of the
+        same data."""
         key = (spot.fraction, spot.seed, spot.whole_class)
         core, data = self.compact_core(*key), self.split(*key)
         cache = self.activation_cache(core)

@@ -169,7 +169,7 @@ def test_small_networks_stay_in_float32() -> None:
     assert not worth_bytes(built("convolutions")[3])
 
 
-@pytest.mark.parametrize("options", [{}, {"layer_features": "maps", "power": 0.5}])
+@pytest.mark.parametrize("options", [{}, {"layer_features": "gradients", "power": 1.0}])
 @pytest.mark.parametrize("mirror", [False, True])
 def test_rows_and_predictions_of_a_model_are_the_same(
     options: dict[str, object], mirror: bool, monkeypatch: pytest.MonkeyPatch

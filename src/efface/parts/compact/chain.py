@@ -2,6 +2,8 @@
 
 The same operations as ``CompactUser.logits``: ψ, its integers, and their product with Θ in slices whose sums
 are exact. Added with one rounding each, so that logits of an integer form have the same bits everywhere.
+Roots of other programs need not be correctly rounded: the integers they lead to are set right by a table of
+the numbers at which they change (``levels``).
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from efface.parts.compact.exact_product import SlicedWeights
+from efface.parts.compact.levels import MOST_BITS, levels
 from efface.parts.compact.power_map import PowerMap, places_of
 from efface.parts.compact.quantiser import Quantiser
 from efface.parts.exported import CORE_LOGITS, LOGITS, ROWS
@@ -37,6 +40,7 @@ class CompactChain(nn.Module):
     scale: Tensor
     slices: Tensor
     divisors: Tensor | None
+    levels: Tensor | None
 
     def __init__(
         self,
@@ -54,7 +58,12 @@ class CompactChain(nn.Module):
         self.power = 1.0 if power_map is None else power_map.power
         divisors = None if power_map is None else torch.from_numpy(_divisors(power_map))
         self.register_buffer("divisors", divisors)
-        self.num_slices, self.exact = 0, power_map is None
+        few = power_map is not None and quantiser.bits <= MOST_BITS
+        table = torch.from_numpy(levels(quantiser, power_map)).flatten() if few else None  # type: ignore[arg-type]
+        self.register_buffer("levels", table)
+        first = torch.arange(quantiser.num_features) * (2 * quantiser.limit + 2) if few else None
+        self.register_buffer("first", first)
+        self.num_slices, self.exact = 0, power_map is None or few
         self.outputs: tuple[str, ...] = (LOGITS, ROWS)
         if kept:
             self.outputs += (CORE_LOGITS,)
@@ -91,7 +100,12 @@ class CompactChain(nn.Module):
         x = psi.double()
         if self.divisors is not None:
             x = _signed_power(x, self.power) / self.divisors
-        return ((x - self.centre) / self.scale).round().clamp(-self.limit, self.limit)
+        q = ((x - self.centre) / self.scale).round().clamp(-self.limit, self.limit)
+        if self.levels is None:
+            return q
+        at = q.to(torch.int64) + (self.limit + self.get_buffer("first"))
+        psi = psi.float()
+        return q - (psi < self.levels[at]).double() + (psi >= self.levels[at + 1]).double()
 
 
 def _divisors(power_map: PowerMap) -> np.ndarray:

@@ -51,9 +51,10 @@ class RowMaker(Summed, UserPart):
             than the best μ, and core data are few. Without labels to choose on, ``DEFAULT_RIDGE``.
         target_scale: targets are one-hot times this, minus what stays of the core's logits.
         bases: "core" (leading directions of core data) or "random" (seeded).
-        layer_features: what stands beside pooled features, "gradients" (the default), "moments" or
-            "maps": see ``projection``.
-        power: p of the power normalisation of ψ, 0.25, 0.5, 0.75 or 1 (the default); see ``power_map``.
+        layer_features: what stands beside pooled features, "maps" (the default), "moments" or
+            "gradients": see ``projection``. None, in files of the first versions, means gradients.
+        power: p of the power normalisation of ψ, 0.25, 0.5 (the default), 0.75 or 1; see ``power_map``. None,
+            in those files, means 1.
         core_weight: how much of the core's logits a fitted model keeps: f = α f_core + Θᵀψ. None lets
             ``MixedLinear.fit`` decide: 0 where core records are replayed (their own rows say it all, and
             the core is overconfident on just these records), else 1.
@@ -64,7 +65,7 @@ class RowMaker(Summed, UserPart):
     """
 
     options = ("features", "bits", "bases", "arithmetic", "layer_features", "power")
-    calibrates = True
+    calibrates = larger_images = True
 
     def __init__(
         self,
@@ -75,8 +76,8 @@ class RowMaker(Summed, UserPart):
         mu: float | None = None,
         target_scale: float = 5.0,
         bases: str = "core",
-        layer_features: str | None = None,
-        power: float | None = None,
+        layer_features: str | None = MAPS,
+        power: float | None = 0.5,
         seed: int = 0,
         total_ridge: float | None = None,
         core_weight: float | None = None,

@@ -268,7 +268,9 @@ class CompactUser(RowMaker):
     def load(
         cls, core: Core, settings: Mapping[str, Any], tensors: Mapping[str, Tensor]
     ) -> CompactUser:
-        options = {name: value for name, value in settings.items() if name != "kind"}
+        # Files of the first versions have neither: their rows are gradients, as they are.
+        options: dict[str, Any] = {"layer_features": None, "power": None, **settings}
+        del options["kind"]
         layers = options.pop("layers", None)
         part = cls(core, **options)
         part.load_tensors(tensors, layers)
