@@ -225,8 +225,9 @@ def _sharded(config: Config, how: How, note: Callable[[str], None]) -> ShardedFi
         return None
     folder = Path(config.output.dir)
     home = folder.with_name(f"{folder.name}.shards")  # outside of the workspace: it can be resumed
-    engine = engine_named(how.engine)
-    return ShardedFit(engine, home, config.data, how.shards, how.trusted, note)
+    device = config.core.device
+    engine = engine_named(how.engine, device)
+    return ShardedFit(engine, home, config.data, how.shards, how.trusted, note, device)
 
 
 def _fit_core(
