@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from efface.pipeline.sections import DataConfig
 from efface.pipeline.sharded import ShardJob, make_missing
 from efface.shards import engine_named
 from efface.shards.ray_engine import cards_for
+from efface.shards.same_model import given_of
+from efface.workspace.published import load
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +102,18 @@ def test_a_card_that_ray_cannot_give_is_refused() -> None:
         cards_for("cuda", {"CPU": 4.0})
     with pytest.raises(EffaceError, match="Ray itself says which card"):
         cards_for("cuda:1", {"GPU": 2.0})
+
+
+@pytest.mark.parametrize(("arithmetic", "apart"), [("integer", False), ("float32", True)])
+def test_shards_of_another_device_are_taken_for_the_same_where_integers_are(
+    arithmetic: str, apart: bool, plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that goes on elsewhere must not mix floats of two devices."""
+    model = load(plain)
+    given = replace(given_of(model), arithmetic=arithmetic)
+    monkeypatch.setattr(sharded, "given_of", lambda _: given)
+    homes = {sharded.home_of(tmp_path, model, (), 4, device) for device in ("cpu", "cpu:0")}
+    assert (len(homes) == 2) == apart
 
 
 def digits_job(model: Path, out: Path, device: str) -> ShardJob:
