@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
 import pytest
+import torch
 
 from efface.data.records import Records
 from efface.network.core import Core
@@ -17,7 +18,7 @@ from efface.parts.tangent.primal import Primal
 from efface.reproduce import bench as bench_module
 from efface.reproduce.bench import Bench
 from efface.reproduce.catalog import chosen
-from efface.reproduce.figures import readouts
+from efface.reproduce.figures import error_comparison, readouts
 from efface.reproduce.presets import PRESETS
 from efface.reproduce.run import measure
 from efface.reproduce.specimen import Specimen, specimen_of
@@ -113,6 +114,28 @@ def test_figures_in_one_process_do_not_add_up(
     assert most[Specimen] == 1
     assert most[Primal] <= 3
     assert most[Core] == 2  # one a seed
+
+
+@pytest.mark.parametrize("part", [error_comparison.compact, error_comparison.fine_tuned])
+def test_models_of_another_kind_do_not_wait_beside_prepared_samples(
+    part: Callable[[Bench, int], object], bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    specimen = specimen_of(bench, bench.spot())
+    problem = specimen.scene.problem(specimen.scene.everyone)
+    vector = torch.ones(problem.d, dtype=torch.float64)
+    before = problem.product(vector)
+    assert specimen.primal._kept
+    tensor, held = bench_module.part_of, []
+
+    def looking(*given: Any) -> Any:
+        held.append(specimen.primal._kept)
+        return tensor(*given)
+
+    monkeypatch.setattr(bench_module, "part_of", looking)
+    part(bench, 0)
+    assert not any(held)
+    assert specimen.primal._kept is None
+    assert torch.equal(problem.product(vector), before)  # they are prepared again
 
 
 def test_few_networks_are_kept(

@@ -216,11 +216,17 @@ class Bench:
 
     def compact_model(self, spot: Spot) -> MixedLinear:
         """The compact user part as `efface train` makes it: BatchNorm folded, integers; of the same data."""
+        self.make_room()
         key = (spot.fraction, spot.seed, spot.whole_class)
         core, data = self.compact_core(*key), self.split(*key)
         cache = self.activation_cache(core)
         model = MixedLinear(core, "compact", features=self.preset.features, cache=cache)
         return model.fit(part_of(data.user, spot.size), replay=data.core, progress=dots(self.say))
+
+    def make_room(self) -> None:
+        """For other models, which may need as much: prepared samples go, and are made again if they must."""
+        if self.primal[1] is not None:
+            self.primal[1].drop()
 
     @lru_cache(maxsize=CORES)  # noqa: B019 - one bench a process
     def compact_core(self, fraction: float, seed: int = 0, whole_class: bool = False) -> Core:
