@@ -25,6 +25,7 @@ from typing import Any
 
 import growth
 import numpy as np
+from outcome import seconds
 
 from efface.parts.compact.kept_factor import KeptFactor
 from efface.parts.compact.quantiser import Quantiser
@@ -72,7 +73,7 @@ def measure(n: int, k: int, c: int, rounds: int, mu: float = 1e-3) -> dict[str, 
         times.append(_time(request))
         extra.append(_status("VmHWM") - before)
     best = min(times)
-    kept, making = _with_kept_factors(statistics, rows[::-1], targets[::-1], rounds, mu * n)
+    kept, making = with_kept_factors(statistics, rows[::-1], targets[::-1], rounds, mu * n)
     gram, held = 8 * k * k, n * (rows[:1].nbytes + targets[:1].nbytes)
     stored = sum(strip.nbytes for _, _, strip in statistics.strips()) + statistics.cross().nbytes
     return {
@@ -100,21 +101,26 @@ def _way_from_rows(
         return RowWay.of(Rows(rows, targets), scale, ridge, statistics.num_rows)
 
 
-def _with_kept_factors(
-    statistics: Statistics, rows: np.ndarray, targets: np.ndarray, rounds: int, ridge: float
+def with_kept_factors(
+    statistics: Statistics,
+    rows: np.ndarray,
+    targets: np.ndarray,
+    rounds: int,
+    ridge: float,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> tuple[list[float], list[float]]:
-    """Seconds of requests to a part that has a kept factor, and of making it."""
+    """Seconds, by this clock, of requests to a part that has a kept factor, and of making it."""
     part, times, making = _part(statistics, ridge), [], []
     part.solve_sums()
     for i in range(rounds):
         gone = slice(10 * i, 10 * (i + 1))
-        before = time.perf_counter()
+        before = clock()
         factor = factor_of(statistics, ridge, *SCALES)
         assert factor is not None
-        making.append(time.perf_counter() - before)
+        making.append(clock() - before)
         part.kept_factor = KeptFactor(factor, ridge)
         del factor
-        times.append(_time(partial(part.take_out, Rows(rows[gone], targets[gone]))))
+        times.append(seconds(partial(part.take_out, Rows(rows[gone], targets[gone])), clock))
         assert part.weights_proved
         assert part.kept_factor is None
     return times, making

@@ -25,7 +25,7 @@ QUICK: dict[str, tuple[str, Words]] = {
     "limits": ("limits.py", ()),
     "after-deletion": (
         "after_deletion.py",
-        ("--features", 1024, "--classes", 20, "--sizes", 500, 2000, 8000, "--slow-up-to", 500),
+        ("--features", 1024, "--classes", 20, "--sizes", 500, 2000, 8000, "--slow-up-to", 8000),
     ),
     "requests": ("compact_requests.py", ("--features", 1024, "--sizes", 1000, 10_000)),
     "workspace": ("workspace.py", ("--features", 1024, "--sizes", 1000, 10_000)),
@@ -39,7 +39,18 @@ FULL: dict[str, tuple[str, Words]] = {
     **QUICK,
     "after-deletion": (
         "after_deletion.py",
-        ("--features", 4096, "--classes", 40, "--sizes", 1000, 4000, 10_000, "--slow-up-to", 1000),
+        (
+            "--features",
+            4096,
+            "--classes",
+            40,
+            "--sizes",
+            1000,
+            4000,
+            10_000,
+            "--slow-up-to",
+            10_000,
+        ),
     ),
     "requests": ("compact_requests.py", ("--sizes", 1000, 10_000, 100_000)),
     "workspace": ("workspace.py", ("--sizes", 1000, 10_000)),
@@ -48,7 +59,10 @@ FULL: dict[str, tuple[str, Words]] = {
     "growth-k": ("slopes.py", ("--axis", "k", "--sizes", 1024, 2048, 4096, 8192)),
     "growth-c": ("slopes.py", ("--axis", "c", "--sizes", 10, 40, 160, 640)),
     "out-of-core": ("out_of_core.py", ("--sizes", 1_000_000, "--features", 2048)),
+    "workers": ("workers.py", ()),
     "shell": ("shell.py", ()),
+    "warm": ("shell.py", ("--warm", "--features", 4096, "--images", 1000, "--requests", 7)),
+    "warm-8192": ("shell.py", ("--warm", "--features", 8192, "--images", 1000, "--requests", 3)),
 }
 PRESETS = {"quick": QUICK, "full": FULL}
 
@@ -65,11 +79,11 @@ def run(name: str, script: str, words: Words, out: Path) -> bool:
 
 def with_network(name: str, words: Words, args: argparse.Namespace) -> Words:
     """On a real network and data where these are given."""
-    if args.backbone and name in ("hessian-product", "rows"):
+    if args.backbone and name in ("hessian-product", "rows", "workers"):
         words = (*words, "--backbone", args.backbone)
-    if args.backbone and name == "rows":
+    if args.backbone and name in ("rows", "workers"):
         words = (*words, "--features", 4096)
-    return (*words, "--data", args.data) if args.data and name == "rows" else words
+    return (*words, "--data", args.data) if args.data and name in ("rows", "workers") else words
 
 
 def found(folder: Path) -> list[dict[str, Any]]:
@@ -84,8 +98,8 @@ def main() -> None:
     parser.add_argument("--preset", choices=PRESETS, default="quick")
     parser.add_argument("--only", nargs="+", choices=FULL, default=list(FULL))
     parser.add_argument("--out", type=Path, default=Path("efface-bench"))
-    parser.add_argument("--data", help="of rows.py, instead of digits")
-    parser.add_argument("--backbone", help="of rows.py and hessian_product.py, instead of cnn")
+    parser.add_argument("--data", help="of rows.py and workers.py, instead of digits")
+    parser.add_argument("--backbone", help="of those and hessian_product.py, instead of cnn")
     parser.add_argument("--draw", action="store_true", help="only the page, of what is there")
     parser.add_argument("--check", action="store_true", help="exit code 3 if a guard is not kept")
     args = parser.parse_args()

@@ -114,6 +114,7 @@ def test_calibration_compares_core_data_with_none(tmp_path: Path) -> None:
         ("benchmarks/hessian_product.py", ("--batch", 4, "--rounds", 1, "--layers", "final")),
         ("benchmarks/compact_requests.py", ("--features", 64, "--sizes", 200, 400, "--rounds", 1)),
         ("benchmarks/workspace.py", ("--features", 64, "--sizes", 200, 400, "--rounds", 1)),
+        ("benchmarks/workers.py", ("--features", 64, "--shards", 2, "--workers", 1, 2)),
         (
             "benchmarks/slopes.py",
             ("--axis", "c", "--sizes", 3, 6, "--features", 64, "--records", 200, "--rounds", 1),
@@ -194,6 +195,19 @@ def test_the_shell_is_timed_from_outside(tmp_path: Path) -> None:
     assert len(values["seconds"]) == 2
     assert values["least_seconds"] <= values["median_seconds"] <= values["most_seconds"]
     assert 0 < values["median_of_the_request"] < values["median_seconds"]
+
+
+def test_a_request_with_a_kept_factor_is_timed_to_its_release_and_to_its_end() -> None:
+    words = ("--images", 60, "--features", 40, "--classes", 3, "--requests", 2, "--warm")
+    values = json.loads(run("benchmarks/shell.py", *words))
+    has_one_form(values)
+    for where in ("in process", "efface forget"):
+        found = values["details"][where]
+        assert 0 < found["published"] < found["done"]
+        assert found["published"] <= found["most_published"]
+    inside = values["details"]["in process"]
+    assert 0 < inside["published_processors"] <= inside["processors"]
+    assert values["limit"]["seconds"] == values["details"]["in memory"]["published"] > 0
 
 
 def test_the_seconds_from_the_shell_are_those_that_were_measured() -> None:

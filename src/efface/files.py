@@ -82,6 +82,13 @@ def hashing() -> Iterator[dict[Path, str]]:
         _hashed.reset(token)
 
 
+def already_hashed(path: Path, digest: str) -> None:
+    """For :func:`hashing`: a file that was written before, by whoever knows its SHA-256."""
+    known = _hashed.get()
+    if known is not None:
+        known[path] = digest
+
+
 def _write_pieces(path: Path, pieces: Sequence[Buffer], mode: int | None = None) -> None:
     make_folder(path.parent)
     temporary = path.with_name(path.name + ".tmp")

@@ -26,7 +26,7 @@ from efface.linear.frozen import final_names
 from efface.linear.operator import TangentOperator
 from efface.linear.pooled import PooledLayer
 from efface.network.core import Core
-from efface.parts.compact import summed
+from efface.parts.compact import summed, sums_file
 from efface.parts.compact.exact import ExactArray
 from efface.parts.compact.factor import DOUBLE, SINGLE, Factor
 from efface.parts.compact.integer_system import IntegerSystem
@@ -199,7 +199,7 @@ def test_a_request_reads_the_sums_once_one_bucket_of_rows_and_no_network(
     workspace = Workspace.create(tmp_path / "model", fitted("compact", records))
     assert len(workspace.data.rows.buckets) == 8  # type: ignore[union-attr]
     seen = {"sums read": 0, "sums written": 0, "buckets read": 0}
-    read, write, bucket = summed.read_sums, summed.write_sums, StoredRows._read
+    read, write, bucket = summed.read_sums, sums_file.write_sums, StoredRows._read
 
     def counted(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def run(*given: Any, **named: Any) -> Any:
@@ -209,7 +209,7 @@ def test_a_request_reads_the_sums_once_one_bucket_of_rows_and_no_network(
         return run
 
     monkeypatch.setattr(summed, "read_sums", counted("sums read", read))
-    monkeypatch.setattr(summed, "write_sums", counted("sums written", write))
+    monkeypatch.setattr(sums_file, "write_sums", counted("sums written", write))
     monkeypatch.setattr(StoredRows, "_read", counted("buckets read", bucket))
     monkeypatch.setattr(Core, "load", None)  # would be an error
     Workspace.open(tmp_path / "model").forget(ids=records.ids[:1])
@@ -229,9 +229,9 @@ def test_a_request_with_a_kept_factor_makes_the_next_one_after_it_is_published(
         seen.append(np.dtype(given[-1]))
         return make(*given)
 
-    def renewing(self: Store) -> bool:
+    def renewing(self: Store, *model: Any) -> bool:
         seen.append(f"release {self.inventory.number}")
-        return renew(self)
+        return renew(self, *model)
 
     monkeypatch.setattr(Factor, "of", made)
     monkeypatch.setattr(Store, "renew_factor", renewing)

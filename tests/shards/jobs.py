@@ -52,3 +52,13 @@ def killed_midway(job: Any) -> None:
         sharded.make_missing(job)
     finally:
         os.rename = rename
+
+
+def noted_device(job: Any) -> None:
+    """A shard of a real training; the worker leaves word of where it was told to compute."""
+    from efface.pipeline import sharded
+
+    handle, _ = tempfile.mkstemp(prefix="device-", dir=os.environ[MARKS])
+    os.write(handle, job.device.encode())
+    os.close(handle)
+    sharded.make_missing(job)

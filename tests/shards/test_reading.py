@@ -158,7 +158,7 @@ def test_workers_may_be_in_another_folder(
 
     (tmp_path / "elsewhere").mkdir()
     engine = Elsewhere(tmp_path / "elsewhere")
-    monkeypatch.setattr(train, "engine_named", lambda _: engine)
+    monkeypatch.setattr(train, "engine_named", lambda _, device: engine)
     monkeypatch.chdir(shutil.copytree(photos, tmp_path / "home" / "photos").parent)
     efface("train", "photos", *OPTIONS, "--engine", "ray", "--shards", 3, "--out", "w")
     efface("train", "photos", *OPTIONS, "--out", "plain")

@@ -23,6 +23,17 @@ TrustModule = Annotated[str | None, typer.Option(help=TRUST)]
 DeviceName = Annotated[
     str, typer.Option("--device", help="Where the network is computed: auto, cuda, mps or cpu.")
 ]
+EngineName = Annotated[
+    str | None,
+    typer.Option(
+        "--engine",
+        help="Who computes the rows: here, processes:4, ray or ray://HOST:PORT. Default: here.",
+    ),
+]
+ShardCount = Annotated[
+    int | None,
+    typer.Option("--shards", min=1, help="How many, with --engine. Default: 4 a worker."),
+]
 AbsolutePaths = Annotated[
     bool,
     typer.Option(

@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from efface.commands.display import mode_for, show
-from efface.commands.output import JsonFlag, TrustModule, finish, percent, plain, table, warn
+from efface.commands.output import (
+    EngineName,
+    JsonFlag,
+    ShardCount,
+    TrustModule,
+    finish,
+    percent,
+    plain,
+    table,
+    warn,
+)
 from efface.commands.settings import Given, takes_settings
 from efface.errors import EffaceError
 from efface.progress import duration
@@ -64,15 +74,8 @@ def train(
             "--core-only", help="Leave user records out: `efface rows` and merge, or add."
         ),
     ] = False,
-    engine: Annotated[
-        str | None,
-        typer.Option(
-            help="Who computes the rows: here, processes:4, ray or ray://HOST:PORT. Default: here."
-        ),
-    ] = None,
-    shards: Annotated[
-        int | None, typer.Option(min=1, help="How many, with --engine. Default: 4 a worker.")
-    ] = None,
+    engine: EngineName = None,
+    shards: ShardCount = None,
     key: Annotated[Path | None, typer.Option(help=KEY)] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what it would take.")

@@ -155,9 +155,11 @@ Got = tuple[Record, int] | RecordError
 def _each(rows: Sequence[Row], channels: Channels | None, fully: bool) -> Iterator[tuple[Row, Got]]:
     """Every row, in order, with what its image gave."""
 
+    shared: dict[str, str] = {}
+
     def attempt(row: Row) -> Got:
         try:
-            return _look_at(row, channels, fully=fully)
+            return _look_at(row, channels, shared, fully=fully)
         except RecordError as problem:
             return problem
 
@@ -177,8 +179,13 @@ def _unreadable(bad: Sequence[Skipped], fix: str) -> RecordError:
     return RecordError(first.id, first.reason + more, fix)
 
 
-def _look_at(row: Row, channels: Channels | None, *, fully: bool) -> tuple[Record, int]:
-    """The record and its number of channels; the content is read once, for digest and header."""
+def _look_at(
+    row: Row, channels: Channels | None, shared: dict[str, str], *, fully: bool
+) -> tuple[Record, int]:
+    """The record and its number of channels; the content is read once, for digest and header.
+
+    Words that many records have are one object each, taken from ``shared``.
+    """
     with naming(row.id):
         content = row.source.content()
         count = num_channels(content)
@@ -188,8 +195,10 @@ def _look_at(row: Row, channels: Channels | None, *, fully: bool) -> tuple[Recor
             decode(content, channels)
     if channels is not None and not count:
         raise RecordError(row.id, f"a row of {len(content)} numbers is no image.", NO_IMAGE)
-    columns = {name: value for name, value in vars(row).items() if name != "unit"}
-    return Record(digest=digest_of(content), channels=channels, **columns), count
+    owner = row.id if row.owner == row.id else shared.setdefault(row.owner, row.owner)
+    cohort, label = (shared.setdefault(word, word) for word in (row.cohort, row.label))
+    made = (row.id, owner, cohort, label, row.split, row.source, digest_of(content))
+    return Record(*made, channels, row.extra), count
 
 
 def _check_lengths_agree(records: Sequence[Record], counts: Sequence[int]) -> None:

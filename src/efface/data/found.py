@@ -18,7 +18,7 @@ import numpy as np
 from efface.data.columns import KNOWN_COLUMNS
 from efface.data.images import ImageSource
 from efface.data.names import tidy
-from efface.data.record import DEFAULT_COHORT, Skipped, Split
+from efface.data.record import DEFAULT_COHORT, NOTHING, Skipped, Split
 from efface.errors import RecordError
 
 PathLike: TypeAlias = str | os.PathLike[str]
@@ -57,7 +57,7 @@ class GivenOptions(ReadOptions, total=False):
 GIVEN_COLUMNS = ("labels", "owners", "cohorts", "ids", "split")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Row:
     """A record whose image has not been looked at yet.
 
@@ -71,7 +71,7 @@ class Row:
     split: Split
     owner: str
     cohort: str = DEFAULT_COHORT
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
     unit: str = ""
 
     @property
@@ -117,7 +117,7 @@ def make_row(
         split=_split(record_id, columns.get("split"), split),
         owner=tidy(text_or(columns.get("owner"), record_id)) or record_id,
         cohort=tidy(text_or(columns.get("cohort"), DEFAULT_COHORT)) or DEFAULT_COHORT,
-        extra={key: value for key, value in columns.items() if key not in KNOWN_COLUMNS},
+        extra={k: value for k, value in columns.items() if k not in KNOWN_COLUMNS} or NOTHING,
         unit=unit,
     )
 

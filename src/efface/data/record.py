@@ -51,9 +51,17 @@ def checked_image(shown: Depicted) -> np.ndarray:
         return decode(content, shown.channels)
 
 
-@dataclass(frozen=True)
+NOTHING: Mapping[
+    str, Any
+] = {}  # one for all records that have nothing else to say; nobody changes it
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
-    """One labelled image. Two records are equal when all but their place in storage is."""
+    """One labelled image. Two records are equal when all but their place in storage is.
+
+    There may be millions: it has slots, and what many have in common is one object (``data/assemble.py``).
+    """
 
     id: str
     owner: str
@@ -63,7 +71,7 @@ class Record:
     source: ImageSource = field(compare=False, repr=False)
     digest: str
     channels: Channels | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    extra: Mapping[str, Any] = field(default_factory=lambda: NOTHING, hash=False)
 
     def image(self) -> np.ndarray:
         """The decoded pixels, uint8 (h, w, channels), or RecordError when they cannot be had; of a row of
@@ -75,7 +83,7 @@ class Record:
         return checked_image(self)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Skipped:
     """Something found in the data that is no record, and why."""
 

@@ -153,6 +153,11 @@ class Forgetter(ABC):
         """What an exact certificate is relative to."""
         return None
 
+    def save_ahead(self, folder: Path) -> None:
+        """The next request's outcome will be saved there (:meth:`save_private`): what is known before the
+        weights are may be written at once. Nobody relies on it."""
+        return
+
     @abstractmethod
     def save_private(self, folder: Path) -> None:
         """Write what later requests need beside the weights."""

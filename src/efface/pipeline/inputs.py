@@ -67,6 +67,22 @@ def split_as_trained(folder: Path, spec: str) -> DataConfig:
     return data if data is not None and data.spec == spec else DataConfig(spec=spec)
 
 
+def as_added(
+    model: MixedLinear, folder: Path, spec: str, *, absolute_paths: bool = False
+) -> DataConfig:
+    """How :func:`read_labelled` reads ``spec``, for others to read it the same way."""
+    how = split_as_trained(folder, spec)
+    return how.model_copy(
+        update={
+            "channels": _channels(model),
+            "absolute_paths": absolute_paths or how.absolute_paths,
+            "classes": None,
+            "core_data": None,
+            "skip_bad": False,
+        }
+    )
+
+
 def choose(records: Records, split: str) -> Records:
     """The records of one split, or all of them."""
     from efface.data.record import Split

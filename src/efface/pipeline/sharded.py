@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from efface.data.found import Row
 from efface.data.listing import Listing, UserImages
 from efface.data.loading import Loader
 from efface.data.opening import absolute
@@ -20,6 +21,7 @@ from efface.pipeline.known_core import known_core, write_core
 from efface.pipeline.sections import DataConfig
 from efface.progress import Progress, part
 from efface.shards import Engine, Gathering, Partial, Shard, combine
+from efface.shards.same_model import given_of
 from efface.workspace import Workspace
 from efface.workspace.disk import remove
 from efface.workspace.protocol import Result
@@ -39,14 +41,22 @@ class ShardJob:
     out: str
     trusted: str | None = None  # torch: code that the caller named
     device: str = "cpu"  # where the network is computed
+    owner: str | None = None  # of whom alone
+    cohort: str | None = None  # of which alone
 
     def look(self, classes: Sequence[str]) -> UserImages:
         """The shard's user records; of other people's images none is read, of core's those not known."""
         shard = Shard.parse(self.shard)
         listing = DataConfig(**self.data).listing(shard.holds)
-        rows = [row for row in listing.user if shard.holds(row.piece)]
+        chosen = chosen_rows(listing.user, self.owner, self.cohort)
+        rows = [row for row in chosen if shard.holds(row.piece)]
         core = listing.core_images(known_core(Path(self.base))) if rows else {}
         return listing.look_at(rows, classes, core)
+
+
+def chosen_rows(rows: Sequence[Row], owner: str | None, cohort: str | None) -> list[Row]:
+    """Those of this owner and of this cohort, where one is named."""
+    return [row for row in rows if owner in (None, row.owner) and cohort in (None, row.cohort)]
 
 
 def make_rows(
@@ -89,7 +99,7 @@ def make_missing(job: ShardJob) -> None:
     ):
         raise EffaceError(
             f"the shards in {out.parent.parent} were made of other images.",
-            "delete that folder, then train again.",
+            "delete that folder, then run it again.",
         )
 
 
@@ -134,6 +144,25 @@ def checked(
             progress((i + 1) / len(folders), f"{i + 1} of {len(folders)} checked")
 
 
+def home_of(folder: Path, model: MixedLinear, rows: Sequence[Row], count: int, device: str) -> Path:
+    """Where the shards of these rows are kept, by what they are: those of others are not taken for them."""
+    given = given_of(model)
+    floats = (
+        device if given.arithmetic != "integer" else ""
+    )  # integers are the same on every device
+    told = (given, tuple(row.id for row in rows), count, *([floats] if floats else []))
+    key = hashlib.sha256(repr(told).encode()).hexdigest()[:16]
+    return folder.absolute() / key  # workers may be in another folder than this process
+
+
+def jobs_of(home: Path, job: ShardJob, count: int) -> list[ShardJob]:
+    """The job for each of so many shards."""
+    return [
+        replace(job, shard=str(shard), out=str(home / str(shard).replace("/", "-of-")))
+        for shard in Shard.all(count)
+    ]
+
+
 @dataclass(frozen=True)
 class ShardedFit:
     """The user part fitted by an engine; what is finished lies in ``folder`` until all is done."""
@@ -144,6 +173,7 @@ class ShardedFit:
     num_shards: int | None = None
     trusted: str | None = None
     note: Callable[[str], None] = lambda text: None  # hears what is worth knowing
+    device: str = "cpu"  # where workers compute the network
 
     def fit(
         self,
@@ -184,23 +214,14 @@ class ShardedFit:
         self, model: MixedLinear, listing: Listing, core: Mapping[str, str], count: int
     ) -> list[ShardJob]:
         """The model's own folder by what it is: shards of another one are not taken for its own."""
-        ids = tuple(row.id for row in listing.user)
-        key = hashlib.sha256(repr((model.user.given, ids, count)).encode()).hexdigest()[:16]
-        home = self.folder.absolute() / key  # workers may be in another folder than this process
+        home = home_of(self.folder, model, listing.user, count, self.device)
         if not (home / BASE / "model.json").is_file():
             write_core(home / BASE, core)
             model.save(home / BASE)
         values = absolute_data(self.data).model_dump(mode="json")
-        return [
-            ShardJob(
-                str(home / BASE),
-                values,
-                str(shard),
-                str(home / str(shard).replace("/", "-of-")),
-                self.trusted,
-            )
-            for shard in Shard.all(count)
-        ]
+        return jobs_of(
+            home, ShardJob(str(home / BASE), values, "", "", self.trusted, self.device), count
+        )
 
     def clean(self) -> None:
         """Rows of people lie there: once the model is saved they go."""

@@ -186,6 +186,8 @@ def train(config: Config, watch: Watch | None = None, how: How | None = None) ->
     num_apart = len(listing.user) if apart and not how.core_only else 0
     _tell(records, watch.note, num_apart)
     drawn = core_people(config.data, records, listing.user if apart else ())
+    listed = listing if apart else None
+    del listing  # a row for each record: where images were looked at, these are enough
     if drawn is not None:
         watch.note(str(drawn))
     reingest = how.allow_reingest
@@ -202,7 +204,7 @@ def train(config: Config, watch: Watch | None = None, how: How | None = None) ->
     for line in core.report:
         watch.note(line)
     with watch.step("user part") as progress:
-        model = training.fit_user(core, records, progress, sharded if num_apart else None, listing)
+        model = training.fit_user(core, records, progress, sharded if num_apart else None, listed)
         _refuse_diverged(model, watch.note)
     if num_apart and model.data is not None:
         records = _complete(records, model.data.records, watch.note)
@@ -226,8 +228,9 @@ def _sharded(config: Config, how: How, note: Callable[[str], None]) -> ShardedFi
         return None
     folder = Path(config.output.dir)
     home = folder.with_name(f"{folder.name}.shards")  # outside of the workspace: it can be resumed
-    engine = engine_named(how.engine)
-    return ShardedFit(engine, home, config.data, how.shards, how.trusted, note)
+    device = config.core.device
+    engine = engine_named(how.engine, device)
+    return ShardedFit(engine, home, config.data, how.shards, how.trusted, note, device)
 
 
 def _fit_core(

@@ -39,6 +39,7 @@ from efface.version import VERSION
 
 SCHEMA = "efface.bench/1"
 LEAKY_SLOPE = 0.01  # the paper changes ReLU to LeakyReLU and does not print the slope
+CORES = 3  # kept: a network each, and figures come seed by seed
 READING = Reading.PAPER  # of the printed rates and weight decays
 
 
@@ -164,7 +165,7 @@ class Bench:
         core.place = Placement(self.device)
         return core
 
-    @lru_cache(maxsize=16)  # noqa: B019 - one bench a process
+    @lru_cache(maxsize=CORES)  # noqa: B019 - one bench a process
     def core(self, fraction: float, seed: int = 0, whole_class: bool = False) -> Core:
         """Trained on this share of the task; with none, the generic core gets a random head.
 
@@ -221,13 +222,19 @@ class Bench:
     def compact_model(self, spot: Spot) -> MixedLinear:
         """The compact user part as `efface train` makes it: BatchNorm folded, integers, larger images; of the
         same data."""
+        self.make_room()
         key = (spot.fraction, spot.seed, spot.whole_class)
         core, data = self.compact_core(*key), self.split(*key)
         cache = self.activation_cache(core)
         model = MixedLinear(core, "compact", features=self.preset.features, cache=cache)
         return model.fit(part_of(data.user, spot.size), replay=data.core, progress=dots(self.say))
 
-    @lru_cache(maxsize=16)  # noqa: B019 - one bench a process
+    def make_room(self) -> None:
+        """For other models, which may need as much: prepared samples go, and are made again if they must."""
+        if self.primal[1] is not None:
+            self.primal[1].drop()
+
+    @lru_cache(maxsize=CORES)  # noqa: B019 - one bench a process
     def compact_core(self, fraction: float, seed: int = 0, whole_class: bool = False) -> Core:
         if self.backbone == "cnn":
             return self.core(fraction, seed, whole_class)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
-from typing import Any
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, TypeVar
+from weakref import ref
 
 import numpy as np
 import torch
@@ -33,6 +35,7 @@ from efface.reproduce.solved import SolvedByDistance
 
 STABILITY_SAMPLES = 256
 SOLVE = 100  # passes that a solve takes on photos, about: for expected times
+T = TypeVar("T")
 Choice = Callable[["Specimen"], Method]  # a forgetting method, with what it takes from the specimen
 
 
@@ -59,10 +62,11 @@ class Specimen:
         # σ comes from the usual core images, without labels, also where the core saw fewer: they are never
         # asked to be forgotten.
         shown = bench.split(bench.preset.core_fraction, spot.seed, spot.whole_class).core
-        self.public = bench.tensor(core, shown)
         self.user = TangentUser(core, mu=spot.mu, layers=bench.preset.layers)
-        self.guarantee = self.user.plan(1.0, 1e-5, None, "secret", lambda: self.public)
+        public = partial(bench.tensor, core, shown)
+        self.guarantee = self.user.plan(1.0, 1e-5, None, "secret", public)
         self._seen: dict[str, Tensor] = {}  # logits on the test samples, by weights
+        self._beside: dict[str, Any] = {}
         known = set(shown.ids)
         self.private = np.array([r.id not in known for r in user])
         self.scene = Scene(
@@ -75,10 +79,18 @@ class Specimen:
             mu=spot.mu,
             total_ridge=None,
             guarantee=self.guarantee,
-            solver=self._minimiser_of,
+            solver=_by(ref(self)),
         )
 
-    def _minimiser_of(self, problem: RidgeProblem) -> Tensor:
+    def beside(self, name: str, make: Callable[[], T]) -> T:
+        """``make()``, or what it gave before under this name: what a figure keeps of the specimen goes with
+        it."""
+        if name not in self._beside:
+            self._beside[name] = make()
+        found: T = self._beside[name]
+        return found
+
+    def minimiser_of(self, problem: RidgeProblem) -> Tensor:
         """For worlds with canaries: solved as training is."""
         p = self.bench.preset
         options: dict[str, Any] = {"max_passes": p.passes, "preconditioner": self.preconditioner}
@@ -90,20 +102,23 @@ class Specimen:
         remember the forgotten ones, and nothing is released here."""
         return dense_factor(self.scene.problem(self.scene.everyone))
 
-    def _samples(self, records: Records) -> Samples:
+    def _samples(self, records: Records, inputs: Tensor | SharedRows | None = None) -> Samples:
         core = self.user.core
         offset = torch.zeros(len(records), len(core.classes), dtype=torch.float64)
-        return Samples(self.bench.tensor(core, records), core.labels(records), offset)
+        shown = self.bench.tensor(core, records) if inputs is None else inputs
+        return Samples(shown, core.labels(records), offset)
 
     def _shared(self, records: Records) -> Samples:
         """Training samples: retrained models, requests and attacks are problems on some of them, and share
         what is prepared of all."""
-        spot, plain = self.spot, self._samples(records)
+        spot, core = self.spot, self.user.core
         whose = (spot.fraction, spot.seed, spot.size, spot.whole_class)  # not the ridge
         if self.bench.primal[0] != whose:
             if self.bench.primal[1] is not None:
-                self.bench.primal[1].drop()  # somebody may still hold it: room for the next
-            made = Primal(self.user.operator, plain.inputs, cache_bytes=self.bench.memory)
+                self.bench.primal[1].drop()  # somebody may still hold it
+            self.bench.primal = (), None  # before the next one's activations are read
+            inputs = self.bench.tensor(core, records)
+            made = Primal(self.user.operator, inputs, cache_bytes=self.bench.memory)
             # Where they do not fit otherwise, SGD too steps with J rounded to 11 bits; what is proved, and
             # the retrained model that others are held against, is in float64.
             made.pool(half=True)
@@ -111,7 +126,7 @@ class Specimen:
         primal = self.bench.primal[1]
         assert primal is not None
         self.primal = primal
-        return replace(plain, inputs=SharedRows(primal))
+        return self._samples(records, SharedRows(primal))
 
     def _key(self, **more: Any) -> dict[str, Any]:
         return {"spot": repr(self.spot), **more}
@@ -357,7 +372,28 @@ def _told(solution: Solution) -> dict[str, Any]:
     }
 
 
-@lru_cache(maxsize=1)
+def _by(specimen: ref[Specimen]) -> Callable[[RidgeProblem], Tensor]:
+    """Its solver, for its own scenes. They must not hold it: a ring of objects as large as these would wait
+    for the garbage collector, which counts objects and not bytes."""
+
+    def solve(problem: RidgeProblem) -> Tensor:
+        found = specimen()
+        assert found is not None
+        return found.minimiser_of(problem)
+
+    return solve
+
+
+_last: list[Specimen] = []  # one at most
+
+
 def specimen_of(bench: Bench, spot: Spot) -> Specimen:
-    """The specimen at a spot; the last one is kept, since the parts of a figure come one after another."""
-    return Specimen(bench, spot)
+    """The specimen at a spot; the last one is kept, since the parts of a figure come one after another.
+
+    It is let go before the next one is made: two of them may not fit into memory.
+    """
+    if not (_last and _last[0].bench is bench and _last[0].spot == spot):
+        _last.clear()
+        gc.collect()  # libraries leave rings behind, too (tracebacks of imports that failed)
+        _last.append(Specimen(bench, spot))
+    return _last[0]

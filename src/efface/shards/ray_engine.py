@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,22 +19,26 @@ from efface.shards.engine import Engine, Job, tell
 class RayEngine(Engine):
     """``address`` is ``ray://HOST:PORT``; None joins a cluster that is running, else starts one here.
 
-    All workers must reach the folders of the jobs: shared storage, on more than one machine.
+    All workers must reach the folders of the jobs: shared storage, on more than one machine. ``device`` is
+    where jobs compute: Ray hides its graphics cards from those that do not ask for one.
     """
 
     name = "ray"
 
-    def __init__(self, address: str | None = None) -> None:
-        self.address = address
+    def __init__(self, address: str | None = None, device: str = "cpu") -> None:
+        self.address, self.device = address, device
         _ray()
 
     @property
     def workers(self) -> int:
         with _connected(self.address) as ray:
-            return max(int(ray.cluster_resources().get("CPU", 1)), 1)
+            resources = ray.cluster_resources()
+            name = "GPU" if cards_for(self.device, resources) else "CPU"
+            return max(int(resources.get(name, 1)), 1)
 
     def run(self, job: Job, values: Sequence[Any], progress: Progress | None = None) -> None:
         with _connected(self.address) as ray:
+            cards = cards_for(self.device, ray.cluster_resources())
             todo = ray.data.from_items([{"at": i} for i in range(len(values))])
             todo = todo.repartition(len(values))
             shared = ray.put((job, list(values)))
@@ -44,7 +48,10 @@ class RayEngine(Engine):
                 told = [_told(function, all_values[int(at)]) for at in batch["at"]]
                 return {"at": batch["at"], "error": np.array(told, dtype=object)}
 
-            done = todo.map_batches(do, batch_size=1)  # tasks of a lost worker are run again
+            asked = {"num_gpus": cards} if cards else {}
+            done = todo.map_batches(
+                do, batch_size=1, **asked
+            )  # tasks of a lost worker are run again
             self._follow(done, len(values), progress)
 
     def _follow(self, done: Any, total: int, progress: Progress | None) -> None:
@@ -52,6 +59,22 @@ class RayEngine(Engine):
             if row["error"]:
                 raise EffaceError(*json.loads(row["error"]))
             tell(progress, i, total)
+
+
+def cards_for(device: str, resources: Mapping[str, float]) -> int:
+    """How many graphics cards a job asks Ray for, in a cluster with these resources."""
+    kind, _, number = device.partition(":")
+    there = resources.get("GPU", 0) >= 1
+    if kind == "auto":
+        return int(there)
+    if kind != "cuda":
+        return 0
+    if number:
+        fix = "use --device cuda."
+        raise EffaceError(f"Ray itself says which card a job gets, so it cannot be {device}.", fix)
+    if not there:
+        raise EffaceError("the Ray cluster has no graphics card.", "use --device cpu.")
+    return 1
 
 
 def _told(job: Job, value: Any) -> str:

@@ -98,12 +98,13 @@ class RequestProtocol:
             if intent.action is Action.PLAN:
                 self._replan(intent)
             else:
+                made = None
                 if self.inventory.number < intent.number:
                     self.store.discard(intent.number)
-                    self._prepare(intent, progress)
+                    made = self._prepare(intent, progress)
                     self.switch(Current(intent.number, self.inventory.current.core))
                 self.store.drop()
-                self._finish(intent)
+                self._finish(intent, made)
         except (OSError, SafetensorError) as problem:
             if not is_disk(problem):
                 raise
@@ -117,7 +118,7 @@ class RequestProtocol:
             receipt=self.signing.receipt(),
         )
 
-    def _prepare(self, intent: Intent, progress: Progress | None) -> None:
+    def _prepare(self, intent: Intent, progress: Progress | None) -> MixedLinear | KeptModel:
         """Compute the new release and write all of it; on an error the request is called off."""
         try:
             forgotten = self._forgotten(intent)
@@ -131,6 +132,7 @@ class RequestProtocol:
                 self._call_off(intent, problem)
             raise
         self._mark(intent, Milestone.PREPARED, manifest=self.store.signature(intent.number))
+        return model
 
     def _forgotten(self, intent: Intent) -> Forgotten:
         known, forgets = self.inventory.forgotten, intent.action.forgets
@@ -165,6 +167,7 @@ class RequestProtocol:
             ) as beside:  # the certificate will ask for it: found meanwhile
                 beside.submit(environment, integer=True)
                 kept = self.store.kept_model()
+                kept.user.save_ahead(self.paths.private(intent.number))
                 return kept, kept.carry_out(intent.request, intent.guarantee, **options)
         part = self.store.staged()
         if intent.action.is_partners:
@@ -193,14 +196,15 @@ class RequestProtocol:
         sync_directory(self.paths.root)
         reach(Milestone.SWITCHED)
 
-    def _finish(self, intent: Intent) -> None:
-        """After the switch: record it, delete what is older, and the intent last."""
+    def _finish(self, intent: Intent, made: MixedLinear | KeptModel | None) -> None:
+        """After the switch: record it, delete what is older, and the intent last. ``made`` is what was
+        published, where it is this process that computed it."""
         number = intent.number
         seen = {(entry.number, entry.step) for entry in self.inventory.ledger.entries()}
         if (number, Milestone.PUBLISHED) not in seen:
             self._mark(intent, Milestone.PUBLISHED)
         self.purge()
-        self.store.renew_factor()
+        self.store.renew_factor(made)
         reach(Milestone.FACTOR_KEPT)
         self._mark(intent, Milestone.PURGED)
         receipt, self.note = self.signing.write(intent.references)

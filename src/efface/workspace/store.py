@@ -179,14 +179,14 @@ class Store:
         model.user.load_private(self.paths.private(current.release))
         return model
 
-    def renew_factor(self) -> bool:
-        """Where one is kept: the factor of the published sums. If the disk fails there is none, and that
-        is no harm: the next request makes its own."""
+    def renew_factor(self, model: MixedLinear | KeptModel | None = None) -> bool:
+        """Where one is kept: the factor of the published sums (``model``'s, if it is at hand). If the disk
+        fails there is none, and that is no harm: the next request makes its own."""
         if not self.paths.warm.exists() or stored_part(self.inventory.settings["user"]) is None:
             return False
         folder = self.paths.private(self.inventory.number)
         try:
-            model = self.kept_model()
+            model = model or self.kept_model()
             return bool(model.user.keep_factor(folder))
         except (OSError, SafetensorError):
             for path in folder.glob(f"{FACTOR}*"):

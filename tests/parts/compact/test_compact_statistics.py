@@ -218,6 +218,21 @@ def test_partitions_over_processes_merge_to_one_digest() -> None:
 
 
 @pytest.mark.parametrize("limbs", [1, 2])
+def test_the_digest_is_the_same_taken_from_the_words_of_a_file(limbs: int) -> None:
+    rows, targets = random_rows(90, 600, 2, bits=16)
+    packed = fitted(rows, targets, bits=16, limbs=limbs)
+    arrays = packed.to_arrays()
+    with mock.patch.object(module.Statistics, "_word_rows", side_effect=AssertionError):
+        found = packed.digest()  # known since the words were packed
+    assert found == exact_digest(rows, targets, 16, 16)
+    again = Statistics.from_arrays(arrays)
+    assert again.digest() == found
+    again.remove(rows[:1], targets[:1])
+    again.to_arrays()
+    assert again.digest() == exact_digest(rows[1:], targets[1:], 16, 16)
+
+
+@pytest.mark.parametrize("limbs", [1, 2])
 def test_removing_everything_is_the_empty_digest(limbs: int) -> None:
     rows, targets = random_rows(90, 600, 2, bits=16)
     statistics = fitted(rows, targets, bits=16, limbs=limbs)

@@ -142,8 +142,8 @@ def _numbers_row(name: str, line: int, columns: dict[str, Any]) -> Row:
 
 
 def _unlisted(listing: Path, rows: Sequence[Row]) -> Iterator[str]:
-    listed = {row.source.path for row in rows if isinstance(row.source, FileImage)}
-    rest = [f for f in files_below(listing.parent) if is_image(f) and f not in listed]
+    listed = {row.source.name for row in rows if isinstance(row.source, FileImage)}
+    rest = [f for f in files_below(listing.parent) if is_image(f) and str(f) not in listed]
     if rest:
         example = id_below(listing.parent, rest[0])
         yield f"{len(rest)} image files are not in {listing.name}, for example {example!r}"

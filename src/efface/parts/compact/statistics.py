@@ -9,7 +9,7 @@ inverse of adding it: the digest after forgetting is that of never having been t
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Literal
 
@@ -170,13 +170,13 @@ class Statistics:
         """
         self._require_whole()
         if self._digest is None:
-            self._digest = self._hash()
+            self._digest = self._hash(self._word_rows())
         return self._digest
 
-    def _hash(self) -> str:
+    def _hash(self, rows: Iterable[Words]) -> str:
         first, second = hashlib.sha256(), hashlib.sha256()
         any_second = False
-        for words in self._word_rows():
+        for words in rows:
             first.update(words[0])
             for word in words[1:]:
                 second.update(word)
@@ -236,6 +236,8 @@ class Statistics:
         for words in self._word_rows():
             packed[:, position : position + words.shape[1]] = words
             position += words.shape[1]
+        if self._digest is None:  # the same words in the same order, and they are at hand
+            self._digest = self._hash([packed])
         n_first = (self.num_rows + 2**63) % 2**64 - 2**63
         n_words = (n_first, (self.num_rows - n_first) >> 64)
         shape = (k, c, self.bits, self.target_bits, self.limbs)

@@ -36,7 +36,8 @@ from efface.parts.compact.rows import Rows
 from efface.parts.compact.spooled_rows import SpooledRows
 from efface.parts.compact.statistics import Statistics
 from efface.parts.compact.stored_rows import StoredRows
-from efface.parts.compact.sums_file import read_sums, write_sums
+from efface.parts.compact.sums_file import NAME as STATISTICS
+from efface.parts.compact.sums_file import SumsWriter, read_sums
 from efface.parts.compact.updated import Updated
 from efface.parts.compact.workers import working
 from efface.parts.part import Change, Forgetter
@@ -46,7 +47,6 @@ from efface.progress import Progress
 if TYPE_CHECKING:
     from torch import Tensor
 
-STATISTICS = "statistics.safetensors"
 TARGET_BITS = 16
 
 
@@ -77,6 +77,7 @@ class Summed(Forgetter):
     theta: np.ndarray | None
     weights_proved: bool | None  # of the last solve; None: not solved here
     kept_factor: KeptFactor | None = None  # of the sums that were loaded
+    _writer: SumsWriter = SumsWriter()  # of no folder: it has no state
 
     @property
     @abstractmethod
@@ -145,9 +146,9 @@ class Summed(Forgetter):
         statistics, addend = self.require_sums()[1], Addend(pieces)
         addend.out_of(statistics)
         try:
-            # The certificate will ask for the digest: hashing leaves the interpreter to the solve.
+            # Hashing and writing leave the interpreter to the solve.
             with ThreadPoolExecutor(1) as beside:
-                beside.submit(statistics.digest)
+                beside.submit(self._writer.ahead, statistics)
                 return self.solve_sums(self._way_without(pieces, left))
         except EffaceError:
             addend.into(statistics)
@@ -374,9 +375,12 @@ class Summed(Forgetter):
 
     # --- files ------------------------------------------------------------------------------------
 
+    def save_ahead(self, folder: Path) -> None:
+        self._writer = SumsWriter(folder)
+
     def save_private(self, folder: Path) -> None:
         """The sums."""
-        write_sums(folder / STATISTICS, self.require_sums()[1])
+        self._writer.save(folder, self.require_sums()[1])
 
     def load_private(self, folder: Path) -> None:
         self.statistics = read_sums(folder / STATISTICS)

@@ -140,6 +140,7 @@ def compact(bench: Bench, seed: int) -> Values:
 
 def fine_tuned(bench: Bench, seed: int) -> Values:
     """Cross-entropy on the layers that the others linearise."""
+    bench.make_room()
     core, data = bench.core_and_data(bench.spot(seed=seed))
     records, begin = data.user + data.core, time.monotonic()
     tail = copy.deepcopy(core.tail).requires_grad_(True)

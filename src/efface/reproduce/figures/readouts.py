@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import partial
 
 import numpy as np
 import torch
@@ -69,11 +69,13 @@ def parts(bench: Bench, whole_class: bool = False) -> dict[str, Callable[[], Val
     return found
 
 
-@lru_cache(maxsize=1)
 def reader(bench: Bench, spot: Spot) -> Reader:
     specimen = specimen_of(bench, spot)
     relearn = Relearn(max_iterations=bench.preset.relearn, seed=spot.seed)
-    return Reader(specimen.forgotten, specimen.weights, relearn, specimen.retrained)
+    return specimen.beside(
+        "reader",
+        lambda: Reader(specimen.forgotten, specimen.weights, relearn, specimen.retrained),
+    )
 
 
 def retrained(bench: Bench, spot: Spot) -> Values:
@@ -112,12 +114,14 @@ def canaries(worlds: Worlds, method: Method, seed: int) -> Values:
     return {"canary_auc": verdict.auc, "canary_epsilon_bound": verdict.epsilon_bound}
 
 
-@lru_cache(maxsize=1)
 def _worlds(bench: Bench, spot: Spot) -> Worlds:
     specimen, count = specimen_of(bench, spot), bench.preset.canaries
-    return build_worlds(
-        specimen.scene, 1, count, seed=spot.seed + 1, mislabelled=True, base_share=1.0
-    )
+
+    def make() -> Worlds:
+        seed = spot.seed + 1
+        return build_worlds(specimen.scene, 1, count, seed=seed, mislabelled=True, base_share=1.0)
+
+    return specimen.beside("worlds", make)
 
 
 def compact(bench: Bench, spot: Spot) -> Values:
