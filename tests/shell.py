@@ -50,11 +50,16 @@ def program(*words: object, **environment: str) -> subprocess.CompletedProcess[s
     return subprocess.run(command, capture_output=True, text=True, env=env, check=False)
 
 
-HEAVY = frozenset({"torch", "transformers", "sklearn", "scipy.special", "matplotlib"})
+HEAVY = frozenset(
+    {
+        *("torch", "transformers", "sklearn", "scipy", "matplotlib", "jinja2", "cryptography"),
+        *("PIL.Image", "importlib.metadata"),
+    }
+)
 LIGHT = """
 import sys
-from efface.cli import app
-app({words!r}, standalone_mode=False)
+from efface.cli import build
+build({words!r}[:1])({words!r}, standalone_mode=False)
 loaded = {heavy!r} & set(sys.modules)
 assert not loaded, loaded
 """

@@ -5,7 +5,9 @@ They are looked up when they are asked for: finding them takes longer than readi
 
 from __future__ import annotations
 
+import re
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 
@@ -13,14 +15,11 @@ from pathlib import Path
 def environment(*, integer: bool) -> dict[str, str]:
     """What a row depends on beside the model: for integers the decoder of images and torch's order of
     operations, for float32 the processor and its kernels, too."""
-    from importlib.metadata import version
-
     import PIL
-    from PIL import features
 
     found = {
-        "decoder": f"pillow {PIL.__version__}, libjpeg {features.version('jpg')}",
-        "torch": version("torch").split("+")[0],
+        "decoder": f"pillow {PIL.__version__}, libjpeg {_jpeg_version()}",
+        "torch": _installed("torch").split("+")[0],
     }
     if not integer:
         import torch
@@ -28,6 +27,33 @@ def environment(*, integer: bool) -> dict[str, str]:
         found["processor"] = _processor()
         found["kernels"] = torch.backends.cpu.get_cpu_capability()
     return found
+
+
+def _jpeg_version() -> str | None:
+    """What `PIL.features` says, from where it has it: it would load all that opens images, for one text."""
+    try:
+        from PIL import _imaging
+
+        return str(_imaging.jpeglib_version)
+    except (ImportError, AttributeError):
+        from PIL import features
+
+        return features.version("jpg")
+
+
+def _installed(name: str) -> str:
+    """The version of a package that need not be loaded, by the folder of its metadata, which is named
+    NAME-VERSION.dist-info beside it. Where there is none, or more than one, `importlib.metadata` decides:
+    it loads a parser of e-mail."""
+    found = find_spec(name)
+    if found is not None and found.origin is not None:
+        beside = [entry.name for entry in Path(found.origin).parents[1].iterdir()]
+        named = [text for text in beside if re.fullmatch(rf"{name}-[^-]+\.dist-info", text)]
+        if len(named) == 1:
+            return named[0].removeprefix(f"{name}-").removesuffix(".dist-info")
+    from importlib.metadata import version
+
+    return version(name)
 
 
 def _processor() -> str:

@@ -111,7 +111,7 @@ def test_somebody_is_found_and_forgotten_by_a_picture_without_torch(
     near: list[str], photos: Path, workspace: Workspace
 ) -> None:
     record = workspace.records[0]
-    transform = frozenset({"scipy.special"})  # comes with imagehash's cosine transform
+    transform = frozenset({"scipy", "PIL.Image", "importlib.metadata"})  # of imagehash
     light("forget", workspace.path, "--image", photos / record.id, *near, needs=transform)
     assert record.id not in Workspace.open(workspace.path).records.ids
 

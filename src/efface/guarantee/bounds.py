@@ -13,15 +13,22 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
-import scipy  # its parts are loaded when they are used
 
 from efface.errors import EffaceError
 
 # Allowance for rounding in `delta`, times (1 + m) and its larger term: x = ε/m − m/2 carries an
 # error of (m + 39) ulp while |x| < 39 (beyond, exp(−x²/2) underflows), and exp multiplies it by x.
 _ROUNDING = 1e-12
+
+
+def _special() -> Any:
+    """Loaded when it is used: an exact request does not."""
+    from scipy import special
+
+    return special
 
 
 def require(condition: bool, message: str, fix: str) -> None:
@@ -98,7 +105,7 @@ def probed_eigenvalue_bound(probed: float, probes: int, failure_probability: flo
     check_nonnegative("an eigenvalue", probed)
     require(probes >= 1, f"{probes} probes.", "use at least 1")
     require(0 < failure_probability < 1, f"it is {failure_probability}.", "pass one inside (0, 1)")
-    quantile = 2 * float(scipy.special.gammaincinv(probes / 2, failure_probability)) * (1 - 1e-9)
+    quantile = 2 * float(_special().gammaincinv(probes / 2, failure_probability)) * (1 - 1e-9)
     return probed / quantile if quantile > 0 else math.inf
 
 
@@ -140,19 +147,19 @@ def best_advantage(m: float) -> float:
 def best_auc(m: float) -> float:
     """Area under the ROC curve of the best attack: Φ(m/√2)."""
     _check_shift(m)
-    return float(scipy.special.ndtr(m / math.sqrt(2)))
+    return float(_special().ndtr(m / math.sqrt(2)))
 
 
 def tpr_at_fpr(m: float, fpr: float) -> float:
     """Power of the best attack at a false-positive rate (Neyman–Pearson): Φ(Φ⁻¹(fpr) + m)."""
     _check_shift(m)
     require(0 <= fpr <= 1, f"fpr is {fpr}.", "pass a rate in [0, 1]")
-    return float(scipy.special.ndtr(scipy.special.ndtri(fpr) + m)) if 0 < fpr < 1 else float(fpr)
+    return float(_special().ndtr(_special().ndtri(fpr) + m)) if 0 < fpr < 1 else float(fpr)
 
 
 def _mills(x: float) -> float:
     """R(x) = Φ(−x)/φ(x)."""
-    return math.sqrt(math.pi / 2) * float(scipy.special.erfcx(x / math.sqrt(2)))
+    return math.sqrt(math.pi / 2) * float(_special().erfcx(x / math.sqrt(2)))
 
 
 def delta(epsilon: float, m: float) -> float:
@@ -171,7 +178,7 @@ def delta(epsilon: float, m: float) -> float:
     if math.isinf(m):
         return 1.0
     low, high = epsilon / m - m / 2, epsilon / m + m / 2
-    first = math.exp(float(scipy.special.log_ndtr(-low)))
+    first = math.exp(float(_special().log_ndtr(-low)))
     density = math.exp(-low * low / 2) / math.sqrt(2 * math.pi) if abs(low) < 39 else 0.0
     value = first - density * _mills(high)
     return min(1.0, max(value + _ROUNDING * (1 + m) * first, sys.float_info.min))
@@ -188,7 +195,7 @@ def epsilon(delta: float, m: float) -> float:
         return 0.0
     if delta == 0 or math.isinf(m):
         return math.inf
-    low, high = 0.0, m * (m / 2 - float(scipy.special.ndtri(delta)))  # δ(ε) ≤ Φ(m/2 − ε/m)
+    low, high = 0.0, m * (m / 2 - float(_special().ndtri(delta)))  # δ(ε) ≤ Φ(m/2 − ε/m)
     while _delta(high, m) > delta:  # by rounding only: first guess is already an upper end
         high = 2 * high + m
     for _ in range(200):

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import scipy  # its parts are loaded when they are used
 from numpy.typing import NDArray
 
 from efface.errors import EffaceError
@@ -43,13 +42,15 @@ def gaussian(shape: Shape, sigma: float, *, test_seed: bytes | None = None) -> F
     Exactly symmetric; |ξ| stops at 8.3 (probability of more: 1e-16). Not for release: the low bits
     of w + σξ in floating point depend on w (Mironov 2012). Use `release_on_grid` for that.
     """
+    from scipy.special import ndtri
+
     _check_sigma(sigma)
     out = np.empty(shape, dtype=np.float64)
     flat = out.reshape(-1)
     draw = _stream(b"efface gaussian", test_seed)
     for start in range(0, flat.size, _CHUNK):
         words = draw(min(_CHUNK, flat.size - start))
-        magnitude = scipy.special.ndtri(_odd_fraction(words, 54))  # u < 1/2, so it is negative
+        magnitude = ndtri(_odd_fraction(words, 54))  # u < 1/2, so it is negative
         flat[start : start + words.size] = np.where(words & np.uint64(1), magnitude, -magnitude)
     out *= sigma
     return out

@@ -15,17 +15,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-
 from efface.errors import EffaceError, FormatError, LedgerError
 from efface.receipts.encoding import LARGEST, canonical, from_base64, read, to_base64
 
 SCHEMA = "efface.signing-key/1"
 RING_SCHEMA = "efface.public-keys/1"
 CONTEXT = b"efface key ring entry\n"
-RAW = (serialization.Encoding.Raw, serialization.PublicFormat.Raw)
 
 
 def now() -> str:
@@ -45,11 +40,9 @@ class PublicKey:
         return hashlib.sha256(self.public).hexdigest()
 
     def verifies(self, signature: bytes, data: bytes) -> bool:
-        try:
-            Ed25519PublicKey.from_public_bytes(self.public).verify(signature, data)
-        except (InvalidSignature, ValueError):
-            return False
-        return True
+        from efface.receipts import ed25519
+
+        return ed25519.verifies(self.public, signature, data)
 
     @property
     def said(self) -> bytes:
@@ -57,9 +50,9 @@ class PublicKey:
         return CONTEXT + canonical({"public": to_base64(self.public), "since": self.since})
 
     def pem(self) -> str:
-        key = Ed25519PublicKey.from_public_bytes(self.public)
-        form = serialization.PublicFormat.SubjectPublicKeyInfo
-        return key.public_bytes(serialization.Encoding.PEM, form).decode("ascii")
+        from efface.receipts import ed25519
+
+        return ed25519.pem(self.public)
 
 
 @dataclass(frozen=True)
@@ -155,19 +148,26 @@ class SigningKey:
         return self.ring.current.keyid
 
     def sign(self, data: bytes) -> bytes:
-        return Ed25519PrivateKey.from_private_bytes(self.private).sign(data)
+        from efface.receipts import ed25519
+
+        return ed25519.sign(self.private, data)
 
     @classmethod
     def new(cls, since: str | None = None) -> SigningKey:
         """A ring of one, signed by itself."""
-        private = Ed25519PrivateKey.generate()
-        return cls(_seed(private), PublicKeys((_entry(private, private.sign, since or now()),)))
+        from efface.receipts import ed25519
+
+        seed = ed25519.new_seed()
+        entry = _entry(seed, lambda data: ed25519.sign(seed, data), since or now())
+        return cls(seed, PublicKeys((entry,)))
 
     def rotated(self, since: str | None = None) -> SigningKey:
         """Another key, which this one vouches for."""
-        private = Ed25519PrivateKey.generate()
-        entry = _entry(private, self.sign, max(since or now(), self.ring.current.since))
-        return SigningKey(_seed(private), PublicKeys((*self.ring.keys, entry)))
+        from efface.receipts import ed25519
+
+        seed = ed25519.new_seed()
+        entry = _entry(seed, self.sign, max(since or now(), self.ring.current.since))
+        return SigningKey(seed, PublicKeys((*self.ring.keys, entry)))
 
     def to_bytes(self) -> bytes:
         values = {"schema": SCHEMA, "private": to_base64(self.private), "keys": self.ring.to_list()}
@@ -179,13 +179,14 @@ class SigningKey:
         if os.name == "posix" and path.is_file() and path.stat().st_mode & 0o077:
             message = f"{path} can be read by others: it may not be secret any more."
             raise EffaceError(message, f"`chmod 600 {path}`, then `efface keys rotate {path}`.")
+        from efface.receipts import ed25519
+
         try:
             values = read(_bytes(path))
             if values.get("schema") != SCHEMA or set(values) != {"schema", "private", "keys"}:
                 raise ValueError("it is not a signing key")
             found = cls(from_base64(values["private"]), PublicKeys.of(values["keys"]))
-            private = Ed25519PrivateKey.from_private_bytes(found.private)
-            if private.public_key().public_bytes(*RAW) != found.ring.current.public:
+            if ed25519.public_of(found.private) != found.ring.current.public:
                 raise ValueError("its public key is another's")
         except ValueError as problem:
             fix = "make one with `efface keys new`, or restore it from a copy."
@@ -193,15 +194,11 @@ class SigningKey:
         return found
 
 
-def _entry(private: Ed25519PrivateKey, sign: Callable[[bytes], bytes], since: str) -> PublicKey:
-    public = private.public_key().public_bytes(*RAW)
+def _entry(seed: bytes, sign: Callable[[bytes], bytes], since: str) -> PublicKey:
+    from efface.receipts import ed25519
+
+    public = ed25519.public_of(seed)
     return PublicKey(public, since, sign(PublicKey(public, since, b"").said))
-
-
-def _seed(private: Ed25519PrivateKey) -> bytes:
-    plain = serialization.NoEncryption()
-    form = serialization.PrivateFormat.Raw
-    return private.private_bytes(serialization.Encoding.Raw, form, plain)
 
 
 def time_of(value: Any) -> str:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from efface.receipts.receipt import WHOLE, Receipt
 from efface.report.document import Document, Fact, Part, SignatureBlock
-from efface.report.html import Digest, HowToCheck, Moment, Table
+from efface.report.elements import Digest, HowToCheck, Moment, Table
 from efface.report.language import Language, Words, words
 from efface.report.limits import limit
 from efface.version import VERSION

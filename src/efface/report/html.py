@@ -8,7 +8,6 @@ True
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -16,13 +15,13 @@ from functools import lru_cache
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
+from efface.report.elements import Digest, HowToCheck, Table, inline, paragraphs
 from efface.version import VERSION
 
 SHORT, MARGIN = 320, 760  # characters of prose: one column; what a margin can hold
 BESIDE_COLUMNS, MARGIN_COLUMNS = 5, 7  # of a table that has room beside a drawing, or beside prose
-LONG_NAME = 14  # characters of a row's name: more are given some more of a phone's width
 MARGIN_ROWS = 14  # more would leave the margin empty below the prose
 
 
@@ -33,41 +32,6 @@ class Card:
     label: str
     value: str
     note: str = ""
-
-
-@dataclass(frozen=True)
-class Digest:
-    """A table cell in monospace that may break anywhere: a SHA-256, an id, a path."""
-
-    text: str
-
-
-@dataclass(frozen=True)
-class Moment:
-    """A table cell with a time, which is not broken."""
-
-    text: str
-    iso: str
-
-
-@dataclass(frozen=True)
-class Table:
-    """``numeric`` are the positions of columns that are aligned to the right."""
-
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str | int | float | Digest | Moment]]
-    caption: str = ""
-    numeric: Sequence[int] = ()
-
-    @property
-    def has_words(self) -> bool:
-        """Whether a column after the first is text: on a phone its rows become lists."""
-        return any(i not in self.numeric for i in range(1, len(self.columns)))
-
-    @property
-    def has_long_names(self) -> bool:
-        """Whether its first column would be one of a word a line, where there is little room."""
-        return any(isinstance(row[0], str) and len(row[0]) > LONG_NAME for row in self.rows)
 
 
 @dataclass(frozen=True)
@@ -130,14 +94,6 @@ def duration(seconds: float) -> str:
 
 
 @dataclass(frozen=True)
-class HowToCheck:
-    """One way for the reader to check the report: what to look for, and the command that shows it."""
-
-    text: str
-    command: str = ""
-
-
-@dataclass(frozen=True)
 class Report:
     """All that the page shows. ``subject`` says what it is about: which model, which data.
 
@@ -181,24 +137,6 @@ def tiles(count: int, most: int) -> int:
     return 1
 
 
-def paragraphs(text: str) -> Markup:
-    """Plain text to HTML: blank lines part paragraphs, `code` and **bold** are what they look like."""
-    parts = [part.strip() for part in re.split(r"\n\s*\n", text.strip()) if part.strip()]
-    return Markup("\n").join(Markup("<p>{}</p>").format(_inline(part)) for part in parts)
-
-
-def _inline(text: str) -> Markup:
-    safe = str(escape(text))
-    safe = re.sub(r"`([^`]+)`", r"<code>\1</code>", safe)
-    return Markup(re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", safe))
-
-
-def _whole_dates(text: Markup) -> Markup:
-    """A date, and the time after it, on one line."""
-    dated = r"\b\d{4}-\d\d-\d\d( \d\d:\d\d)?\b"
-    return Markup(re.sub(dated, r'<span class="day">\g<0></span>', str(text)))
-
-
 def template(name: str) -> Template:
     return _environment().get_template(name)
 
@@ -213,10 +151,8 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["paragraphs"] = paragraphs
-    environment.filters["inline"] = _inline
-    environment.filters["whole_dates"] = _whole_dates
+    environment.filters["inline"] = inline
     environment.filters["trusted"] = Markup
     environment.filters["tiles"] = tiles
     environment.tests["digest"] = lambda value: isinstance(value, Digest)
-    environment.tests["moment"] = lambda value: isinstance(value, Moment)
     return environment

@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
-from importlib import resources
+from pathlib import Path
+
+FOLDER = Path(__file__).parent / "languages"
 
 
 class Language(StrEnum):
@@ -40,8 +42,8 @@ class Words:
 
 @cache
 def words(language: Language) -> Words:
-    place = resources.files("efface.report") / "languages" / f"{language}.toml"
-    return Words(language, _flat(tomllib.loads(place.read_text(encoding="utf-8"))))
+    text = (FOLDER / f"{language}.toml").read_text(encoding="utf-8")
+    return Words(language, _flat(tomllib.loads(text)))
 
 
 def _flat(values: Mapping[str, object], before: str = "") -> dict[str, str]:
