@@ -187,10 +187,12 @@ def test_every_benchmark_is_listed_and_those_that_make_bench_runs_are_marked() -
     assert {Path(name).stem for name in there - named} == helpers
 
 
-def test_the_shell_is_timed_from_outside(tmp_path: Path) -> None:
-    words = ("--images", 60, "--features", 40, "--classes", 3, "--requests", 2)
+@pytest.mark.parametrize("fresh", [(), ("--fresh",)])
+def test_the_shell_is_timed_from_outside(fresh: tuple[str, ...]) -> None:
+    words = ("--images", 60, "--features", 40, "--classes", 3, "--requests", 2, *fresh)
     values = json.loads(run("benchmarks/shell.py", *words))
     has_one_form(values)
+    assert values["setting"]["fresh"] == bool(fresh)
     values = values["details"]
     assert len(values["seconds"]) == 2
     assert values["least_seconds"] <= values["median_seconds"] <= values["most_seconds"]

@@ -24,13 +24,16 @@ from pathlib import Path
 from typing import Any
 
 from PIL import Image
+from served_pages import pages, served
 
 ROOT = Path(__file__).parents[1]
 FOLDER, PAGE = ROOT / "docs" / "gallery", ROOT / "docs" / "gallery.md"
 BEGIN, END = "<!-- pages: tools/gallery.py -->", "<!-- end of pages -->"
 WIDE, PHONE = (1280, 800), (390, 800)
+PORT = 18_765  # of the service while its pages are taken
 HEIGHT, GAP, QUALITY = 500, 16, 70  # of a picture, in pixels; of WebP
 MODEL = "efface-demo/workspace"
+SERVE = f"efface serve {MODEL} --config served/demo.toml"
 
 
 @dataclass(frozen=True)
@@ -122,6 +125,23 @@ SHOWN = (
             for figure in ("error-comparison", "info-vs-noise", "info-vs-epochs", "readouts")
         ),
     ),
+    Shown(
+        "service",
+        "The deletion service",
+        "What is asked, what became of it, what is guaranteed: the page that `make serve` is for. "
+        "[How it works](service.md). Here it is a picture of itself: nothing can be pressed.",
+        ("efface keys new efface-demo/signing.key", SERVE),
+        "served/service.html",
+        ("deploy/demo.toml",),
+    ),
+    Shown(
+        "service-request",
+        "A request to the service",
+        "Step by step, each with its row of the ledger; receipt and page to take away.",
+        (SERVE,),
+        "served/service-request.html",
+        ("deploy/demo.toml",),
+    ),
 )
 
 
@@ -137,14 +157,30 @@ def make(folder: Path, only: Sequence[str] = ()) -> None:
             shutil.copy(ROOT / name, (folder / shown.made).parent)
         for command in shown.commands:
             print(command, flush=True)
-            _run(command, folder)
+            if command != SERVE:
+                _run(command, folder)
+            elif not (folder / shown.made).exists():  # one visit brings all pages
+                _visit(folder)
         shutil.copy(folder / shown.made, FOLDER / f"{shown.name}.html")
+
+
+def _program(words: str) -> tuple[list[str], dict[str, str]]:
+    """The command line with this checkout's efface, and its environment."""
+    return [sys.executable, "-m", *shlex.split(words)], os.environ | {
+        "PYTHONPATH": str(ROOT / "src")
+    }
+
+
+def _visit(folder: Path) -> None:
+    command, environment = _program(f"{SERVE} --port {PORT}")
+    with served(command, folder, environment) as visitor:
+        for name, text in pages(visitor).items():
+            (folder / "served" / name).write_text(text, encoding="utf-8")
 
 
 def _run(command: str, folder: Path) -> None:
     words, _, to = command.partition(" > ")
-    program = [sys.executable, "-m", *shlex.split(words)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    program, environment = _program(words)
     done = subprocess.run(program, cwd=folder, env=environment, capture_output=True, text=True)
     if done.returncode not in (0, 3):  # 3: an attack succeeded, which a page may well show
         raise SystemExit(f"{command}: {done.stderr[-2000:]}")
@@ -152,14 +188,16 @@ def _run(command: str, folder: Path) -> None:
         (folder / to).write_text(done.stdout, encoding="utf-8")
 
 
-def draw() -> None:
-    """A picture of each page, as WebP."""
+def draw(only: Sequence[str] = ()) -> None:
+    """A picture of each page, or of these, as WebP."""
     from playwright.sync_api import sync_playwright
 
     found = next((p for p in map(shutil.which, ("chromium", "google-chrome")) if p), None)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
         for shown in SHOWN:
+            if only and shown.name not in only:
+                continue
             picture(browser, FOLDER / f"{shown.name}.html").save(
                 FOLDER / f"{shown.name}.webp", quality=QUALITY, method=6
             )
@@ -206,10 +244,11 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="Where to work; it is kept.")
     parser.add_argument("--only", default="", help="Only these pages, separated by commas.")
     args = parser.parse_args()
+    only = [name for name in args.only.split(",") if name]
     if not args.pictures:
         with tempfile.TemporaryDirectory() as folder:
-            make(args.folder or Path(folder), [name for name in args.only.split(",") if name])
-    draw()
+            make(args.folder or Path(folder), only)
+    draw(only)
     PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
 
 

@@ -21,12 +21,14 @@ MOST = 300_000  # bytes a file
 
 @pytest.fixture(scope="module")
 def gallery() -> ModuleType:
+    sys.path.insert(0, str(ROOT / "tools"))
     spec = importlib.util.spec_from_file_location("gallery", ROOT / "tools/gallery.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["gallery"] = module  # dataclasses look there
     spec.loader.exec_module(module)
+    sys.path.remove(str(ROOT / "tools"))
     return module
 
 
