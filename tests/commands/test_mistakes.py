@@ -29,8 +29,11 @@ from efface.workspace.published import load
         (("train", "digits", "--linearize", "nowhere"), "nowhere"),
         (("train", "digits", "--core-fraction", 2), "data.core_fraction"),
         (("train", "digits", "--config", "missing.toml"), "missing.toml"),
-        (("evaluate", "no-model", "digits"), "no-model"),
-        (("predict", "no-model", "x.png"), "no-model"),
+        (("evaluate", "no-model", "digits"), "there is no no-model."),
+        (("predict", "no-model", "x.png"), "there is no no-model."),
+        (("forget", "no-model", "--owner", "u17"), "there is no no-model."),
+        (("forget", ".", "--owner", "u17"), ". is not a workspace."),
+        (("verify", "no-model"), "there is no no-model."),
         (("check", "resnet"), "resnet"),
     ],
 )

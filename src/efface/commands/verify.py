@@ -80,6 +80,10 @@ def verify(
     ledger that it quotes. With --workspace it must be about the model there, which is checked, too.
     """
     values: dict[str, Any] = {"receipt": None, "workspace": None, "release": None}
+    if not what.exists():
+        raise EffaceError(
+            f"there is no {what}.", "give a model's folder, or the file of a receipt."
+        )
     if not what.is_dir():
         checks = _of_receipt(what, key, ledger, _stamped(timestamp, tsa_cert), values)
     else:

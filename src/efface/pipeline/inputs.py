@@ -239,7 +239,6 @@ def load_model(
     from efface.workspace.published import load
 
     if not path.is_dir():
-        raise FormatError(
-            f"{path} is not a model folder.", "give a folder written by efface train."
-        )
+        what = f"{path} is not a model folder." if path.exists() else f"there is no {path}."
+        raise FormatError(what, "give a folder written by efface train.")
     return load(path, module=trusted_module(trust_module), device=device)

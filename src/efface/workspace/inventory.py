@@ -63,7 +63,9 @@ class Inventory:
         found = current(self.path)
         if found is None:
             fix = "give a folder that `efface train` has written."
-            raise FormatError(f"{self.path} is not a workspace.", fix)
+            there = self.path.exists()
+            what = f"{self.path} is not a workspace." if there else f"there is no {self.path}."
+            raise FormatError(what, fix)
         return found
 
     @property
