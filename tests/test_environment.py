@@ -38,7 +38,7 @@ def test_without_one_folder_of_metadata_the_slow_way_decides(
 ) -> None:
     for name in (*folders, "torch", "torch-geometric-3.0.dist-info"):
         (tmp_path / name).mkdir()
-    place = ModuleSpec("torch", None, origin=str(tmp_path / "torch/__init__.py"))
+    place = ModuleSpec("torch", None, origin=str(tmp_path / "torch" / "__init__.py"))
     monkeypatch.setattr(environment, "find_spec", lambda name: place)
     monkeypatch.setattr(importlib.metadata, "version", lambda name: f"the slow way's {name}")
     assert _installed("torch") == "the slow way's torch"
