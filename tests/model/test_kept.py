@@ -58,7 +58,7 @@ WAYS = {  # a picture: tests/workspace/test_finding.py
     "a class": ["--label", "b"],
     "a cohort": ["--cohort", "cohort-1"],
     "a file": ["--from", "requests.jsonl"],
-    "noise": ["--owner", OWNER, "--sigma", "20"],
+    "noise": ["--owner", OWNER, "--sigma", "200"],
     "a receipt": ["--owner", OWNER, "--key", "signing.key"],
     "another language": ["--owner", OWNER, "--key", "signing.key", "--language", "fr"],
     "a look": ["--owner", OWNER, "--dry-run"],

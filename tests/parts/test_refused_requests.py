@@ -56,7 +56,7 @@ def test_a_model_without_data_has_nothing_to_forget(core: Core, kind: str) -> No
 
 
 def test_a_compact_solve_that_fails_changes_nothing(core: Core) -> None:
-    model = fitted(core, "compact")
+    model = fitted(core, "compact", layer_features="gradients")
     before = snapshot(model)
     model.user.mu = 0.0  # singular: fewer rows than features
     with pytest.raises(EffaceError, match="larger --mu"):

@@ -129,14 +129,16 @@ class UserConfig(ConfigSection):
     )
     bases: Literal["core", "random"] = "core"
     layer_features: Annotated[
-        Literal["gradients", "moments", "maps"],
+        Literal["gradients", "moments", "maps"] | None,
         Flag(
-            "Beside pooled features compact keeps: maps, moments or gradients. Default: {default}."
+            "Beside pooled features compact keeps: maps, moments or gradients. Default: maps for "
+            "images and networks with ReLU, else gradients."
         ),
-    ] = "maps"
+    ] = None
     power: Annotated[
-        float, Flag("Of compact's features: 0.25, 0.5, 0.75 or 1. Default: {default}.")
-    ] = Field(default=0.5, gt=0, le=1)
+        float | None,
+        Flag("Of compact's features: 0.25, 0.5, 0.75 or 1. Default: 0.5 with such maps, else 1."),
+    ] = Field(default=None, gt=0, le=1)
     arithmetic: Annotated[
         Literal["auto", "integer", "float"],
         Flag(
@@ -182,12 +184,13 @@ class UserConfig(ConfigSection):
 
     @field_validator("power")
     @classmethod
-    def _known_power(cls, value: float) -> float:
+    def _known_power(cls, value: float | None) -> float | None:
         """Before anything is trained."""
-        from efface.parts.compact.power_map import POWERS
+        if value is not None:
+            from efface.parts.compact.power_map import POWERS
 
-        if value not in POWERS:
-            raise ValueError(f"should be one of {', '.join(f'{p:g}' for p in POWERS)}")
+            if value not in POWERS:
+                raise ValueError(f"should be one of {', '.join(f'{p:g}' for p in POWERS)}")
         return value
 
     @field_validator("scales", "loss", "layers")
@@ -219,7 +222,8 @@ class UserConfig(ConfigSection):
             found["mu"] = self.mu
         for name in part_named(self.kind).options:
             value = getattr(self, name)
-            found[name] = value.build() if hasattr(value, "build") else value
+            if value is not None:  # else the part's own default
+                found[name] = value.build() if hasattr(value, "build") else value
         return found
 
     def build(self, core: Core, cache: ActivationCache | None = None) -> MixedLinear:

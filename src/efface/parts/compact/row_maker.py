@@ -35,6 +35,7 @@ from efface.parts.compact.quantiser import Quantiser
 from efface.parts.compact.rows import Rows
 from efface.parts.compact.statistics import Statistics
 from efface.parts.compact.summed import Facts, Summed
+from efface.parts.compact.usual import USUAL, resolved
 from efface.parts.part import UserPart
 from efface.parts.training_set import TrainingSet
 from efface.progress import Progress
@@ -51,9 +52,10 @@ class RowMaker(Summed, UserPart):
             than the best μ, and core data are few. Without labels to choose on, ``DEFAULT_RIDGE``.
         target_scale: targets are one-hot times this, minus what stays of the core's logits.
         bases: "core" (leading directions of core data) or "random" (seeded).
-        layer_features: what stands beside pooled features, "maps" (the default), "moments" or
-            "gradients": see ``projection``. None, in files of the first versions, means gradients.
-        power: p of the power normalisation of ψ, 0.25, 0.5 (the default), 0.75 or 1; see ``power_map``. None,
+        layer_features: what stands beside pooled features, "maps", "moments" or "gradients" (see
+            ``projection``), or "usual": what the network's features ask for (``usual``). None, in files of
+            the first versions, means gradients.
+        power: p of the power normalisation of ψ, 0.25, 0.5, 0.75 or 1 (see ``power_map``), or "usual". None,
             in those files, means 1.
         core_weight: how much of the core's logits a fitted model keeps: f = α f_core + Θᵀψ. None lets
             ``MixedLinear.fit`` decide: 0 where core records are replayed (their own rows say it all, and
@@ -76,8 +78,8 @@ class RowMaker(Summed, UserPart):
         mu: float | None = None,
         target_scale: float = 5.0,
         bases: str = "core",
-        layer_features: str | None = MAPS,
-        power: float | None = 0.5,
+        layer_features: str | None = USUAL,
+        power: float | str | None = USUAL,
         seed: int = 0,
         total_ridge: float | None = None,
         core_weight: float | None = None,
@@ -90,9 +92,9 @@ class RowMaker(Summed, UserPart):
         self.form_reasons: tuple[str, ...] = ()  # why it is not a better one
         self.core, self.num_wanted, self.bits, self.mu = core, features, bits, mu
         self.target_scale, self.bases, self.seed = target_scale, bases, seed
-        self.layer_features, self.power = layer_features, power
-        require_known(layer_features or GRADIENTS)
-        require_power(1.0 if power is None else power)
+        self.layer_features, self.power = resolved(core, layer_features, power)
+        require_known(self.layer_features or GRADIENTS)
+        require_power(1.0 if self.power is None else self.power)
         self.total_ridge, self.core_weight = total_ridge, core_weight
         self.calibration = None if calibration is None else Calibration(calibration)
         self.projection: Projection | None = None
