@@ -99,7 +99,7 @@ class Form(ABC):
 
     @abstractmethod
     def settle(self, projection: Projection) -> None:
-        """Test the core's device before it is used, where the form promises anything of it."""
+        """Make what many images need, and test the core's device where the form promises anything of it."""
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -207,7 +207,8 @@ class UserPart(Forgetter):
     def num_weights(self) -> int: ...
 
     def settle(self) -> None:
-        """After loading on another device: an error now if that does not compute what is promised."""
+        """Make what computing needs, before it is used: an error now if another device does not compute what
+        is promised."""
 
     # --- learning ---------------------------------------------------------------------------------
 

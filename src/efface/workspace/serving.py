@@ -59,6 +59,7 @@ class Serving:
 
     def _load(self, before: PublishedModel | None) -> PublishedModel:
         found = load_current(self.directory, module=self.module, before=before)
+        found.model.user.settle()  # now, and not while somebody waits for a prediction
         self._prepare(found.model)
         return found
 

@@ -192,5 +192,8 @@ def test_rows_and_predictions_of_a_model_are_the_same(
     found = user.rows(model.activations(records), core.labels(records)), model.logits(records)
     assert all(isinstance(g, ByteGraph) for g in used._placed.values())
     assert len(used._placed) == 2
+    again = form.IntegerForm(core, used.exponents)
+    again.settle(user.projection)  # type: ignore[arg-type]
+    assert [isinstance(g, ByteGraph) for g in again._placed.values()] == [True, True]
     assert (found[0].features == wanted[0].features).all()
     assert torch.equal(found[1], wanted[1])

@@ -226,6 +226,7 @@ class IntegerForm(Form):
         return placed
 
     def settle(self, projection: Projection) -> None:
+        self._used = max(self._used, ENOUGH)
         self._there("prefix", self._tested_prefix)
         self._tail_of(projection)
 
