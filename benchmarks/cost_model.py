@@ -31,6 +31,7 @@ class Slopes:
     features: int
     classes: int
     row: float  # from the file of an image to its row
+    side: int  # of the images, in pixels
     sums: float  # a row into the sums
     sums_below: float  # the same between smaller n
     solve: float  # weights from sums, by a version that did not prove them yet
@@ -45,6 +46,7 @@ class Slopes:
             requests["features"],
             requests["classes"],
             row=rows["environment"]["threads"] / rows["images_a_second"]["integer"],
+            side=rows["side"],
             sums=(many[again] - some[again]) / (many["n"] - some["n"]),
             sums_below=(some[again] - few[again]) / (some["n"] - few["n"]),
             solve=many["request_seconds"] - many["removing_seconds"],
@@ -113,7 +115,7 @@ def tables(slopes: Slopes) -> Iterator[str]:
     yield ""
     yield "| step | measured | from |"
     yield "|---|---|---|"
-    yield f"| image → row (ResNet-50, 224 px) | {slopes.row * 1000:.0f} ms | `rows-cub40.json` |"
+    yield f"| image → row (ResNet-50, {slopes.side} px) | {slopes.row * 1000:.0f} ms | `rows-cub40.json` |"
     rate = slopes.row_flops / slopes.sums / 1e9
     yield (
         f"| row → sums, {slopes.row_flops / 1e6:.1f} Mflop | {slopes.sums * 1e6:.0f} µs ({rate:.0f} Gflop/s) "
@@ -165,7 +167,7 @@ def _time(seconds: float) -> str:
     for size, unit in ((86_400.0 * 365, "years"), (86_400.0, "days"), (3600.0, "h"), (60.0, "min")):
         if seconds >= 2 * size:
             return f"{seconds / size:,.1f} {unit}"
-    return f"{seconds:.2g} s"
+    return f"{seconds:.0f} s" if seconds >= 100 else f"{seconds:.2g} s"
 
 
 def _size(number: float) -> str:
