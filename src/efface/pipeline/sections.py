@@ -222,8 +222,9 @@ class UserConfig(ConfigSection):
             found["mu"] = self.mu
         for name in part_named(self.kind).options:
             value = getattr(self, name)
-            if value is not None:  # else the part's own default
-                found[name] = value.build() if hasattr(value, "build") else value
+            if value is None and name in ("layer_features", "power"):
+                continue  # the part knows what is usual
+            found[name] = value.build() if hasattr(value, "build") else value
         return found
 
     def build(self, core: Core, cache: ActivationCache | None = None) -> MixedLinear:

@@ -128,7 +128,8 @@ def test_a_row_does_not_depend_on_the_company_it_is_computed_in(name: str) -> No
         tail, classes, place = case.build().float(), CLASSES, Placement()
 
     x, labels = case.inputs(40).float(), torch.arange(40) % 3
-    user = CompactUser(Stub(), features=200, bits=16, mu=0.1)  # type: ignore[arg-type]
+    gradients = {"layer_features": "gradients", "power": 1.0}
+    user = CompactUser(Stub(), features=200, bits=16, mu=0.1, **gradients)  # type: ignore[arg-type]
     user.calibrate(x[:20], labels[:20])
     with torch.no_grad():
         everyone = user.rows(x, labels)
