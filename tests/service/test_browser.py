@@ -138,6 +138,8 @@ def test_nothing_sticks_out_on_a_phone(running: Running, chromium: Any, scheme: 
     page.get_by_role("button", name="Sign in").click()
     page.get_by_role("heading", name="What is guaranteed").wait_for()
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    styled = "getComputedStyle(document.body).backgroundColor != 'rgba(0, 0, 0, 0)'"
+    page.wait_for_function(styled)  # the style sheet may come after the words
     ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
     light = int(ground.removeprefix("rgb(").partition(",")[0]) > 128
     assert light == (scheme == "light")
