@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -24,7 +25,7 @@ from efface.data.record import Split
 from efface.data.records import Records
 from efface.data.remarks import tell
 from efface.model.mixed_linear import MixedLinear
-from efface.network.activations import ActivationCache
+from efface.network.activations import ActivationCache, Activations
 from efface.network.backbone import Backbone, load_backbone
 from efface.network.core import Core
 from efface.network.device import CPU, Placement
@@ -40,6 +41,7 @@ from efface.version import VERSION
 SCHEMA = "efface.bench/1"
 LEAKY_SLOPE = 0.01  # the paper changes ReLU to LeakyReLU and does not print the slope
 CORES = 3  # kept: a network each, and figures come seed by seed
+SILENCE = 120.0  # seconds without a word, at most
 READING = Reading.PAPER  # of the printed rates and weight decays
 
 
@@ -197,8 +199,12 @@ class Bench:
             core.activations(self.records, cache, progress=dots(self.say))
         return cache
 
+    def rows(self, core: Core, records: Records) -> Activations:
+        """Boundary activations, from the cache's file where there is one: gigabytes that need no memory."""
+        return core.activations(records, self._usable(core))
+
     def tensor(self, core: Core, records: Records) -> Tensor:
-        rows = core.activations(records, self._usable(core))
+        rows = self.rows(core, records)
         return rows[slice(0, len(rows))]
 
     def features(self, spot: Spot, records: Records) -> Tensor:
@@ -282,12 +288,12 @@ def limited(records: Records, limit: int | None) -> Records:
 
 
 def dots(say: Callable[[str], None]) -> Callable[[float, str], None]:
-    """A progress that says every tenth of the way."""
-    last = [-1]
+    """A progress that says every tenth of the way, and how it stands every two minutes."""
+    last, told = [-1], [time.monotonic()]
 
     def progress(fraction: float, message: str) -> None:
-        if int(10 * fraction) > last[0]:
-            last[0] = int(10 * fraction)
+        if int(10 * fraction) > last[0] or time.monotonic() - told[0] > SILENCE:
+            last[0], told[0] = int(10 * fraction), time.monotonic()
             say(f"  {fraction:4.0%} {message}")
 
     return progress

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from efface.audit.methods import METHODS, Method
-from efface.reproduce.specimen import Choice, Run, Specimen
+from efface.reproduce.method_run import Run
+from efface.reproduce.specimen import Choice, Specimen
 
 
 @dataclass(frozen=True)

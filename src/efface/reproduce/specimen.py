@@ -6,7 +6,6 @@ import gc
 import hashlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, TypeVar
 from weakref import ref
@@ -30,6 +29,7 @@ from efface.parts.tangent.stability import Stability, stability
 from efface.parts.tangent.user import TangentUser
 from efface.parts.view import Samples
 from efface.reproduce.bench import Bench, Spot, dots, part_of
+from efface.reproduce.method_run import Run
 from efface.reproduce.minimiser import dense_factor, minimise
 from efface.reproduce.solved import SolvedByDistance
 
@@ -37,19 +37,6 @@ STABILITY_SAMPLES = 256
 SOLVE = 100  # passes that a solve takes on photos, about: for expected times
 T = TypeVar("T")
 Choice = Callable[["Specimen"], Method]  # a forgetting method, with what it takes from the specimen
-
-
-@dataclass(frozen=True, eq=False)
-class Run:
-    """A method after all requests: ``state`` is before noise, ``steps`` has one entry per request.
-
-    ``bound`` ≥ ‖state − w*_r‖ is proved.
-    """
-
-    state: Tensor
-    release: Tensor
-    steps: tuple[dict[str, float], ...]
-    bound: float
 
 
 class Specimen:
@@ -102,10 +89,10 @@ class Specimen:
         remember the forgotten ones, and nothing is released here."""
         return dense_factor(self.scene.problem(self.scene.everyone))
 
-    def _samples(self, records: Records, inputs: Tensor | SharedRows | None = None) -> Samples:
+    def _samples(self, records: Records, inputs: SharedRows | None = None) -> Samples:
         core = self.user.core
         offset = torch.zeros(len(records), len(core.classes), dtype=torch.float64)
-        shown = self.bench.tensor(core, records) if inputs is None else inputs
+        shown = self.bench.rows(core, records) if inputs is None else inputs
         return Samples(shown, core.labels(records), offset)
 
     def _shared(self, records: Records) -> Samples:
@@ -117,7 +104,7 @@ class Specimen:
             if self.bench.primal[1] is not None:
                 self.bench.primal[1].drop()  # somebody may still hold it
             self.bench.primal = (), None  # before the next one's activations are read
-            inputs = self.bench.tensor(core, records)
+            inputs = self.bench.rows(core, records)
             made = Primal(self.user.operator, inputs, cache_bytes=self.bench.memory)
             # Where they do not fit otherwise, SGD too steps with J rounded to 11 bits; what is proved, and
             # the retrained model that others are held against, is in float64.
@@ -151,7 +138,7 @@ class Specimen:
             solution = minimise(
                 problem,
                 precision=p.precision,
-                max_passes=p.passes,
+                max_passes=self.passes,
                 preconditioner=self.preconditioner,
                 progress=self._dots,
             )
@@ -160,6 +147,12 @@ class Specimen:
             )
 
         return self.bench.kept(self._key(what="training"), make)
+
+    @property
+    def passes(self) -> int:
+        """The budget of a training: the preset's at the ridge of the forgetting figures, and more at a
+        smaller one, since conjugate gradients take about 1/√μ."""
+        return round(self.bench.preset.passes * max(1.0, self.bench.mu / self.spot.mu) ** 0.5)
 
     @property
     def weights(self) -> Tensor:

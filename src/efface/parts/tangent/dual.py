@@ -124,7 +124,11 @@ class DualConjugateGradient:
             budget = self._left(problem, before)
             step, moved, norms = self._inner(problem, kernel, point, aim, budget, progress)
             history += norms
+            if progress is not None:
+                progress(0.99, f"{len(history)} steps; looking at the weights in float64")
             point = self._moved(problem, point, step, moved)
+            if progress is not None:
+                progress(0.99, f"{aim.missed_by(point):.1e} times what is wanted")
         return self._solution(point, aim, problem.passes - before, history)
 
     @property

@@ -79,13 +79,15 @@ class KroneckerKernel:
         values, vectors = torch.linalg.eigh((whitened + whitened.T) / 2)
         basis = torch.linalg.solve_triangular(factor.T, vectors, upper=True)
         weights, rotation = torch.linalg.eigh(between / between.trace().clamp_min(1e-300))
-        return cls(basis, values.clamp_min(0), weights.clamp_min(0), rotation)
+        made = (basis, values.clamp_min(0), weights.clamp_min(0), rotation)
+        return cls(*(part.to(problem.dtype) for part in made))
 
     def apply(self, r: Tensor) -> Tensor:
-        """P⁻¹ R, (n, c)."""
-        inside = self.basis.T @ (r @ self.rotation)
+        """P⁻¹ R, (n, c), computed in the precision of the problem's products: a preconditioner need not be
+        more precise than what it is for."""
+        inside = self.basis.T @ (r.to(self.basis.dtype) @ self.rotation)
         inside /= 1 + torch.outer(self.samples, self.outputs)
-        return (self.basis @ inside) @ self.rotation.T
+        return ((self.basis @ inside) @ self.rotation.T).to(r.dtype)
 
 
 @dataclass(frozen=True, eq=False)

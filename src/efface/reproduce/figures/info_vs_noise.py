@@ -21,8 +21,9 @@ from efface.reproduce.figure import (
     seeds,
     short,
 )
+from efface.reproduce.method_run import Run
 from efface.reproduce.procedures import SOLVED, Procedure, paper, paper_at_printed_rate
-from efface.reproduce.specimen import Run, Specimen, specimen_of
+from efface.reproduce.specimen import Specimen, specimen_of
 
 TITLES = {
     "paper": "the paper's SGD",
