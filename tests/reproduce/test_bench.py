@@ -1,0 +1,52 @@
+"""What a bench takes from files, and how it tells the time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from efface.network.core import Core
+from efface.reproduce import bench as bench_module
+from efface.reproduce.bench import Bench, dots
+from efface.reproduce.presets import PRESETS
+from efface.reproduce.specimen import Specimen
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench("digits", "cnn", PRESETS["tiny"], tmp_path / "cache", say=lambda text: None)
+
+
+def test_activations_of_a_cached_prefix_stay_in_its_file(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = bench.core(0.3)
+    some = bench.records[slice(0, 20)]
+
+    def kept(self: Bench, core: Core) -> object:
+        return core.cache(tmp_path / "rows")
+
+    monkeypatch.setattr(Bench, "activation_cache", kept)
+    rows = bench.rows(core, some)
+    assert not isinstance(rows, torch.Tensor)
+    assert torch.equal(rows[slice(0, 20)], bench.tensor(core, some))
+    assert torch.equal(bench.tensor(core, some), core.activations(some)[slice(0, 20)])
+
+
+def test_a_smaller_ridge_has_a_larger_budget(bench: Bench) -> None:
+    usual = Specimen(bench, bench.spot())
+    assert usual.passes == bench.preset.passes
+    assert Specimen(bench, bench.spot(mu=bench.mu / 100)).passes == 10 * bench.preset.passes
+    assert Specimen(bench, bench.spot(mu=100 * bench.mu)).passes == bench.preset.passes
+
+
+def test_a_long_silence_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, said = [0.0], list[str]()
+    monkeypatch.setattr(bench_module.time, "monotonic", lambda: now[0])
+    progress = dots(said.append)
+    for fraction, at in ((0.0, 1.0), (0.05, 2.0), (0.11, 3.0), (0.12, 4.0), (0.13, 200.0)):
+        now[0] = at
+        progress(fraction, f"at {at:g} s")
+    assert [text.split(" at ")[1] for text in said] == ["1 s", "3 s", "200 s"]
