@@ -34,6 +34,7 @@ from efface.network.training import Stage
 from efface.parts.table import place_for
 from efface.parts.tangent.primal import Primal
 from efface.parts.tangent.reading import Reading
+from efface.parts.tangent.solve_state import SolveState
 from efface.reproduce.presets import Preset
 from efface.reproduce.results import name_of
 from efface.version import VERSION
@@ -253,9 +254,7 @@ class Bench:
 
     def kept(self, key: dict[str, Any], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """``make()`` or what it gave before for this key, settings and version; tensors and numbers."""
-        whole = json.dumps([VERSION, self.settings, key], sort_keys=True, default=str)
-        name = hashlib.sha256(whole.encode()).hexdigest()[:24]
-        tensors, numbers = (self.cache / "weights" / f"{name}.{k}" for k in ("safetensors", "json"))
+        tensors, numbers = (self._kept_at(key, kind) for kind in ("safetensors", "json"))
         if numbers.is_file():  # written last: then the tensors are there, too
             return {**files.read_tensors(tensors), **files.read_json(numbers, SCHEMA)["values"]}
         value = make()
@@ -263,6 +262,15 @@ class Bench:
         files.write_tensors(tensors, {k: v for k, v in value.items() if isinstance(v, Tensor)})
         files.write_json(numbers, {"schema": SCHEMA, "values": plain})
         return value
+
+    def solve_state(self, key: dict[str, Any]) -> SolveState:
+        """Where the solve that makes what is kept under ``key`` is on its way."""
+        return SolveState(self._kept_at(key, "partial"))
+
+    def _kept_at(self, key: dict[str, Any], kind: str) -> Path:
+        whole = json.dumps([VERSION, self.settings, key], sort_keys=True, default=str)
+        name = hashlib.sha256(whole.encode()).hexdigest()[:24]
+        return self.cache / "weights" / f"{name}.{kind}"
 
 
 def part_of(records: Records, share: float) -> Records:

@@ -17,6 +17,7 @@ from efface.parts.tangent.dense import DenseFactor
 from efface.parts.tangent.dual import DualConjugateGradient
 from efface.parts.tangent.preconditioners import Identity, Preconditioner
 from efface.parts.tangent.problem import RidgeProblem
+from efface.parts.tangent.solve_state import SolveState
 from efface.progress import Progress
 
 MOST_DENSE = 12_000  # weights whose Hessian is written out
@@ -36,16 +37,19 @@ def minimise(
     distance: float | None = None,
     max_passes: int = 500,
     preconditioner: Preconditioner | None = None,
+    state: SolveState | None = None,
     progress: Progress | None = None,
 ) -> Solution:
     """w with ‖w − w*‖ ≤ ``distance``, or ≤ ``precision`` · ‖w‖; the solution has the bound that was proved.
+
+    ``state``: where a solve between samples is kept on its way (the others are over soon).
 
     ``preconditioner`` is for conjugate gradients between weights; without one, a problem whose Hessian can be
     written out gets its factor.
     """
     if between_samples(problem):
         dual = DualConjugateGradient(max_passes=max_passes, distance=distance, precision=precision)
-        return dual.solve(problem, start, progress=progress)
+        return dual.solve(problem, start, state=state, progress=progress)
     preconditioner = preconditioner or dense_factor(problem) or Identity()
     before, solution = problem.passes, _unsolved(problem, start)
     for _ in range(ROUNDS):

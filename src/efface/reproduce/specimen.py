@@ -140,6 +140,7 @@ class Specimen:
                 precision=p.precision,
                 max_passes=self.passes,
                 preconditioner=self.preconditioner,
+                state=self.bench.solve_state(self._key(what="training")),
                 progress=self._dots,
             )
             return {"weights": solution.value, "seconds": time.monotonic() - begin} | _told(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from tests import cases
@@ -20,6 +22,7 @@ from efface.parts.tangent.forgetting import SolvedForgetting
 from efface.parts.tangent.kronecker import HEAD, KroneckerKernel, _pooled, between_outputs
 from efface.parts.tangent.problem import RidgeProblem
 from efface.parts.tangent.procedure import ProcedureChoice
+from efface.parts.tangent.solve_state import SolveState
 from efface.pipeline.solvers import DualConfig
 
 NUM = 7
@@ -177,6 +180,41 @@ def test_a_budget_that_is_too_small_is_said_and_too_many_samples_are_refused() -
     assert "max_passes" in solution.advice
     with pytest.raises(EffaceError, match="too many for matrices between samples"):
         DualConjugateGradient(max_samples=NUM - 1).solve(e.problem)
+
+
+def test_a_killed_solve_goes_on_where_it_was(tmp_path: Path) -> None:
+    by = DualConjugateGradient(precision=1e-6, max_passes=500)
+    whole = by.solve(explicit("resnet bottleneck", 1e-5).problem)
+    steps = len(whole.history)
+    assert steps > 6, "nothing to kill"
+    state, seen = SolveState(tmp_path / "solve.partial", every=0.0), list[float]()
+
+    def killed(fraction: float, message: str) -> None:
+        seen.append(fraction)
+        if len(seen) == steps // 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        by.solve(explicit("resnet bottleneck", 1e-5).problem, state=state, progress=killed)
+    assert state.path.is_file()
+    seen.clear()
+    problem = explicit("resnet bottleneck", 1e-5).problem
+    rest = by.solve(problem, state=state, progress=lambda f, m: seen.append(f))
+    assert rest.status is Status.CONVERGED
+    assert len(seen) < steps, "it began anew"
+    assert len(rest.history) == pytest.approx(steps, abs=2)
+    torch.testing.assert_close(rest.value, whole.value, rtol=1e-5, atol=1e-9)
+    assert rest.passes == pytest.approx(whole.passes + 1, abs=2)  # the preconditioner twice
+    assert not state.path.exists()
+
+
+def test_a_damaged_state_is_no_state(tmp_path: Path) -> None:
+    state = SolveState(tmp_path / "solve.partial")
+    assert state.read() is None
+    state.path.write_bytes(b"nothing of the kind")
+    e = explicit("cnn")
+    assert EXACT.solve(e.problem, state=state).status is Status.CONVERGED
+    assert not state.path.exists()
 
 
 def test_a_request_can_ask_for_it() -> None:

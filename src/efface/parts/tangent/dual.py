@@ -17,6 +17,7 @@ float64; the rounding of that is not in the bound, and no certificate rests on i
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -27,6 +28,7 @@ from efface.linear.solution import Solution, Status
 from efface.parts.tangent.cg import residual_fraction
 from efface.parts.tangent.kronecker import KroneckerKernel
 from efface.parts.tangent.problem import RidgeProblem
+from efface.parts.tangent.solve_state import SolveState
 from efface.progress import Progress
 
 LOOK = 5  # iterations between two looks at the gradient, which cost half a pass each
@@ -49,6 +51,24 @@ class _Point:
     def distance_bound(self, ridge: float) -> float:
         """‖ρ‖/(2√(nμ)) ≥ ‖w − w*‖, if w is Jᵀα."""
         return float(self.missing(ridge).norm()) / (2 * math.sqrt(ridge)) if ridge else 0.0
+
+
+@dataclass(eq=False)
+class _Walk:
+    """Conjugate gradients on (K + nμI) δ = ρ from one point, between two steps."""
+
+    x: Tensor  # δ, (n, c)
+    moved: Tensor  # Jᵀδ, (d,)
+    r: Tensor  # what is left of ρ
+    p: Tensor  # the direction
+    rz: float  # r · P⁻¹r
+    norms: list[float]  # of r, after each step
+
+    @classmethod
+    def begin(cls, r: Tensor, w: Tensor, kernel: KroneckerKernel) -> _Walk:
+        z = kernel.apply(r)
+        rz = float((r * z).sum())
+        return cls(torch.zeros_like(r), torch.zeros_like(w), r, z.clone(), rz, [])
 
 
 @dataclass(frozen=True)
@@ -109,11 +129,19 @@ class DualConjugateGradient:
         problem: RidgeProblem,
         start: Tensor | None = None,
         *,
+        state: SolveState | None = None,
         progress: Progress | None = None,
     ) -> Solution:
+        """``state``: where the solve is kept on its way. One that was killed there goes on."""
         self._check(problem)
-        before, history = problem.passes, []
-        point, at_zero = self._start(problem, start)
+        told: Progress = progress or (lambda fraction, message: None)
+        before, history = problem.passes, list[float]()
+        kept = state.read() if state is not None else None
+        if kept is None:
+            (point, at_zero), walk = self._start(problem, start), None
+        else:
+            point, walk, history, (at_zero, passes) = _unpacked(kept)
+            problem.passes += passes
         aim = self._aim(problem, at_zero)
         kernel: KroneckerKernel | None = None
         for _ in range(self.refinements + 1):
@@ -121,14 +149,20 @@ class DualConjugateGradient:
                 break
             problem.pool(half=self.proves)
             kernel = kernel or KroneckerKernel.build(problem, side=self.side)
-            budget = self._left(problem, before)
-            step, moved, norms = self._inner(problem, kernel, point, aim, budget, progress)
-            history += norms
-            if progress is not None:
-                progress(0.99, f"{len(history)} steps; looking at the weights in float64")
-            point = self._moved(problem, point, step, moved)
-            if progress is not None:
-                progress(0.99, f"{aim.missed_by(point):.1e} times what is wanted")
+            walk = walk or _Walk.begin(point.missing(aim.ridge), point.w, kernel)
+
+            def look(point: _Point = point, walk: _Walk = walk) -> None:
+                if state is not None:
+                    numbers, old = [at_zero, problem.passes - before], tuple(history)  # noqa: B023
+                    state.keep(lambda: _packed(point, walk, old, numbers))
+
+            self._inner(problem, kernel, point, aim, walk, before, told, look)
+            history += walk.norms
+            told(0.99, f"{len(history)} steps; looking at the weights in float64")
+            point, walk = self._moved(problem, point, walk.x, walk.moved), None
+            told(0.99, f"{aim.missed_by(point):.1e} times what is wanted")
+        if state is not None:
+            state.drop()
         return self._solution(point, aim, problem.passes - before, history)
 
     @property
@@ -202,40 +236,35 @@ class DualConjugateGradient:
         kernel: KroneckerKernel,
         point: _Point,
         aim: _Aim,
-        budget: float,
-        progress: Progress | None,
-    ) -> tuple[Tensor, Tensor, list[float]]:
-        """CG from zero on (K + nμI) δ = ρ: δ, Jᵀδ, and the norms of the residual on the way."""
-        ridge, used = problem.n * problem.mu, problem.passes
-        r = point.missing(ridge)
-        x, moved = torch.zeros_like(r), torch.zeros_like(point.w)
-        z = kernel.apply(r)
-        p, rz = z.clone(), float((r * z).sum())
-        start, wanted = float(r.norm()), aim.goal(point)
+        walk: _Walk,
+        before: float,
+        progress: Progress,
+        look: Callable[[], None],
+    ) -> None:
+        """CG on (K + nμI) δ = ρ, until ‖ρ‖ is what is wanted or passes are used up; ``look`` is called after
+        every step."""
+        ridge = problem.n * problem.mu
+        start, wanted = float(point.missing(ridge).norm()), aim.goal(point)
         # In float32 products the recursive residual stops meaning anything after about 5 digits.
         floor = max(0.01 * wanted, problem.floor * start)
-        norms: list[float] = []
-        while problem.passes - used <= budget - 1.5:
-            pulled = problem.pull(p)
-            hp = problem.push(pulled) + ridge * p
-            curvature = float((p * hp).sum())
+        while self._left(problem, before) >= 1.5:
+            pulled = problem.pull(walk.p)
+            hp = problem.push(pulled) + ridge * walk.p
+            curvature = float((walk.p * hp).sum())
             if not curvature > 0:
                 break
-            step = rz / curvature
-            x.add_(p, alpha=step)
-            moved.add_(pulled, alpha=step)
-            r.sub_(hp, alpha=step)
-            norms.append(float(r.norm()))
-            if progress is not None:
-                progress(
-                    residual_fraction(norms[-1], start, wanted), f"residual {norms[-1] / start:.1e}"
-                )
-            if norms[-1] <= floor or self._is_there(problem, r, norms, wanted, aim):
+            step = walk.rz / curvature
+            walk.x.add_(walk.p, alpha=step)
+            walk.moved.add_(pulled, alpha=step)
+            walk.r.sub_(hp, alpha=step)
+            walk.norms.append(norm := float(walk.r.norm()))
+            progress(residual_fraction(norm, start, wanted), f"residual {norm / start:.1e}")
+            if norm <= floor or self._is_there(problem, walk.r, walk.norms, wanted, aim):
                 break
-            z = kernel.apply(r)
-            rz, old = float((r * z).sum()), rz
-            p.mul_(rz / old).add_(z)
-        return x, moved, norms
+            z = kernel.apply(walk.r)
+            walk.rz, old = float((walk.r * z).sum()), walk.rz
+            walk.p.mul_(walk.rz / old).add_(z)
+            look()
 
     def _is_there(
         self, problem: RidgeProblem, r: Tensor, norms: list[float], wanted: float, aim: _Aim
@@ -246,6 +275,27 @@ class DualConjugateGradient:
         if len(norms) % LOOK or norms[-1] > NEAR * wanted:
             return False
         return float(problem.pull(r).norm()) / max(problem.n, 1) <= 0.5 * aim.gradient
+
+
+def _packed(
+    point: _Point, walk: _Walk, history: Sequence[float], numbers: list[float]
+) -> dict[str, Tensor]:
+    """A solve between two steps, as tensors."""
+    told = {"history": history, "norms": walk.norms, "numbers": [walk.rz, *numbers]}
+    return {
+        **{f"point.{name}": value for name, value in vars(point).items()},
+        **{f"walk.{name}": getattr(walk, name) for name in ("x", "moved", "r", "p")},
+        **{name: torch.tensor(values, dtype=torch.float64) for name, values in told.items()},
+    }
+
+
+def _unpacked(kept: dict[str, Tensor]) -> tuple[_Point, _Walk, list[float], list[float]]:
+    names = ("alpha", "w", "residual", "gradient")
+    point = _Point(*(kept[f"point.{name}"] for name in names))
+    rz, *numbers = kept["numbers"].tolist()
+    x, moved, r, p = (kept[f"walk.{name}"] for name in ("x", "moved", "r", "p"))
+    walk = _Walk(x, moved, r, p, rz, kept["norms"].tolist())
+    return point, walk, kept["history"].tolist(), numbers
 
 
 def _at(problem: RidgeProblem, alpha: Tensor, w: Tensor) -> _Point:
