@@ -274,6 +274,13 @@ def second_moments(rows: np.ndarray) -> list[float]:
     ]
 
 
+def rarest(images: Tensor, share: float) -> tuple[list[float], float]:
+    """Of each image the number that ``share`` of its numbers reach, signs left out; the largest of all."""
+    ordered = [sorted(map(abs, image.flatten().tolist()), reverse=True) for image in images]
+    reached = [numbers[max(1, math.ceil(share * len(numbers))) - 1] for numbers in ordered]
+    return reached, max(numbers[0] for numbers in ordered)
+
+
 def rounded_root(value: Fraction) -> float:
     """√value rounded once to float64, half to even, by integer square roots: value ≥ 0."""
     if value == 0:

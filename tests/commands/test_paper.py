@@ -189,6 +189,11 @@ def test_a_training_rate_that_is_not_stable_is_refused(folder: Path, tmp_path: P
     result = efface("train", folder / "data.npz", "--user", "tangent", "--rate", 0.1)
     assert result.exit_code == 2
     assert "user.rate is for the solver sgd and not for cg" in result.stderr
+    assert "leave --rate (user.rate in a config) out, or ask for --solver sgd" in result.stderr
+    result = efface("train", folder / "data.npz", "--epochs", 5)
+    assert result.exit_code == 2
+    assert "user.epochs is for the tangent part's solver sgd" in result.stderr
+    assert "leave --epochs (user.epochs in a config) out" in result.stderr
     result = efface("train", folder / "data.npz", "--preset", "papers")
     assert result.exit_code == 2
     assert "no preset 'papers'" in result.stderr

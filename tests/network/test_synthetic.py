@@ -12,6 +12,7 @@ from tests import cases
 from torch import nn
 
 from efface import files
+from efface.arithmetic.choice import Arithmetic, choose_form_without_data
 from efface.data.preprocess import Preprocess
 from efface.data.record import Split
 from efface.data.records import Records
@@ -139,6 +140,11 @@ def test_activations_are_full_batches_and_tell_how_far_they_are() -> None:
     made, _ = synthetic.activations(core, 40, progress=lambda done, _: told.append(done))
     assert made.shape == (64, *core.boundary_shape)
     assert told == [0.5, 1.0]
+    told.clear()
+    choose_form_without_data(
+        core, Arithmetic.AUTO, count=64, progress=lambda done, _: told.append(done)
+    )
+    assert told == [0.5, 1.0]  # in integers, too
 
 
 # --- the model ------------------------------------------------------------------------------------

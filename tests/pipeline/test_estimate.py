@@ -17,10 +17,13 @@ from efface.arithmetic.form import FloatForm, Form
 from efface.arithmetic.integer.form import IntegerForm
 from efface.commands.display import Mode, show
 from efface.data.preprocess import Preprocess
+from efface.data.record import Split
 from efface.data.records import Records
+from efface.model.mixed_linear import MixedLinear
 from efface.network.core import Core
 from efface.pipeline.config import Config, load_config
 from efface.pipeline.estimate import (
+    LOOK,
     PASSES,
     Speed,
     Speeds,
@@ -29,6 +32,7 @@ from efface.pipeline.estimate import (
     _user_seconds,
     estimate,
 )
+from efface.pipeline.train import _accuracy
 from efface.progress import duration
 
 SPEED = Speed(activations=0.1, prefix=0.09, tail=0.01, product=0.02)
@@ -41,30 +45,59 @@ def config(**given: object) -> Config:
 
 def test_compact_has_no_passes_of_a_solver() -> None:
     digits = Records.digits()
-    compact = _compact_seconds(config(), digits, 1000, SPEED)
+    compact = _compact_seconds(config(), digits, 1000, SPEEDS)
     assert compact < _user_seconds(config(), 1000, 10, 10_000, SPEED) / 10
-    more = _compact_seconds(config(), digits, 2000, SPEED)
+    more = _compact_seconds(config(), digits, 2000, SPEEDS)
     rows = 3 * 1000 * SPEED.tail
-    solve = _compact_seconds(config(**{"user.features": 8192}), digits, 1000, SPEED) - compact
+    solve = _compact_seconds(config(**{"user.features": 8192}), digits, 1000, SPEEDS) - compact
     assert rows < more - compact < rows + solve
 
 
 def test_without_core_data_synthetic_images_are_counted() -> None:
     digits = Records.digits()
-    bare = _compact_seconds(config(), digits.user, 1000, SPEED)
-    assert bare - _compact_seconds(config(), digits, 1000, SPEED) == pytest.approx(
-        (256 - 96) * (SPEED.prefix + 3 * SPEED.tail)
+    bare = _compact_seconds(config(), digits.user, 1000, SPEEDS)
+    assert bare - _compact_seconds(config(), digits, 1000, SPEEDS) == pytest.approx(
+        (256 - 96) * (LOOK * SPEED.prefix + 3 * SPEED.tail)
     )
 
 
+def test_calibration_is_counted_in_floats() -> None:
+    """The network that is looked at is the float one, however fast rows are on bytes."""
+    digits = Records.digits()
+    fast = Speeds(SPEED, Speed(activations=0.02, prefix=0.01, tail=0.01))
+    same = _compact_seconds(config(), digits, 1000, SPEEDS)
+    assert _compact_seconds(config(), digits, 1000, fast) == pytest.approx(same)
+
+
+def seen_at_the_end(count: int, *, core: bool = True) -> Records:
+    digits = Records.digits()
+    kept = {*digits.test.ids[:count], *(digits.core.ids if core else ())}
+    return digits.where(lambda record: record.id in kept)
+
+
 def test_test_images_are_seen_twice() -> None:
-    assert _test_seconds(config(), 10, SPEEDS) == pytest.approx(10 * (0.2 + 0.01 + 0.03))
-    assert _test_seconds(config(), 0, SPEEDS) == 0
+    """By the core, and by the model; where the core was not trained, by the model alone."""
+    assert _test_seconds(config(), seen_at_the_end(10), SPEEDS) == pytest.approx(
+        10 * (0.2 + 0.01 + 0.03)
+    )
+    assert _test_seconds(config(), seen_at_the_end(0), SPEEDS) == 0
+    bare = _test_seconds(config(), seen_at_the_end(10, core=False), SPEEDS)
+    assert bare == pytest.approx(10 * (0.1 + 0.03))
 
 
 def test_they_are_seen_once_in_floats_and_once_in_the_models_arithmetic() -> None:
     slow = Speed(activations=1.0, prefix=0.9, tail=0.1)
-    assert _test_seconds(config(), 10, Speeds(SPEED, slow)) == pytest.approx(10 * (0.11 + 1.3))
+    seconds = _test_seconds(config(), seen_at_the_end(10), Speeds(SPEED, slow))
+    assert seconds == pytest.approx(10 * (0.11 + 1.3))
+
+
+def test_a_core_that_was_not_trained_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its head is zero: what it says of the test images, slowly and in floats, is nothing."""
+    core, records = small("resnet-basic")
+    asked = cases.tiny_records(4, 2, channels=3, split=Split.TEST)
+    model = MixedLinear(core, features=60).fit(records)
+    monkeypatch.setattr(Core, "logits", lambda *_, **__: pytest.fail("the core was asked"))
+    assert _accuracy(model, asked, None) == {"core": None, "user": pytest.approx(0.5, abs=0.5)}
 
 
 @pytest.mark.parametrize("kind", ["cg", "dual"])

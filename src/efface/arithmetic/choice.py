@@ -76,7 +76,7 @@ def choose_form_without_data(
     found: list[tuple[Tensor, int]] = []
 
     def find() -> IntegerForm:
-        form, made, matched = IntegerForm.without_data(core, count)
+        form, made, matched = IntegerForm.without_data(core, count, progress=progress)
         found.append((made, matched))
         return form
 

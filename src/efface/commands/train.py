@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 EXAMPLES = """\
 Example: [bold]efface train digits --out model[/bold]
 
-Example: [bold]efface train photos/ --backbone hf:models/resnet-50 --core-fraction 0.3 --dry-run[/bold]
+Example: [bold]efface train photos/ --backbone hf:models/resnet-50 --classes cat,dog --dry-run[/bold]
 
-Example: [bold]efface train photos/ --backbone hf:models/resnet-50 --core-fraction 0.3 --finetune[/bold]
+Example: [bold]efface train photos/ --backbone hf:models/resnet-50 --core-data public/ --finetune[/bold]
 
 Example: [bold]efface train --config run.toml --mu 0.1[/bold]
 
@@ -159,7 +159,8 @@ def _check_trust(backbone: str, trusted: str | None) -> None:
 
 def _render(console: Console, values: Mapping[str, Any]) -> None:
     rows = table("model", "test accuracy", right=(1,))
-    rows.add_row("core", percent(values["accuracy"]["core"]))
+    if values["records"]["core"]:  # else it knows no class yet
+        rows.add_row("core", percent(values["accuracy"]["core"]))
     rows.add_row("core + user", percent(values["accuracy"]["user"]))
     console.print(rows)
     if values["solution"]:

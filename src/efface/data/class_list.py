@@ -34,7 +34,10 @@ def settled(records: Records, others: Sequence[Named] = ()) -> Records:
         return records
     core = {record.label for record in records if record.split is Split.CORE}
     if not core:
-        fix = f"set some people's records aside as core with --core-fraction 0.3, or {FIX}."
+        fix = (
+            f"{FIX}; or take a public set's as core: --core-data public/. Of your people's, "
+            "--core-fraction 0.3 takes a share, who can then never be forgotten."
+        )
         raise EffaceError("no core record says which classes there are.", fix)
     classes = tuple(name for name in records.classes if name in core)
     for record in user:

@@ -10,6 +10,7 @@ without them (LayerNorm, or none) take the images as they come. Nobody's data is
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -78,9 +79,16 @@ def activations(
     arrays = [preprocess(content) for content in contents(preprocess, count, seed)]
     parts: list[Tensor] = []
     with matched_statistics(core.prefix) as matched:
-        for x in torch.from_numpy(np.stack(arrays)).split(BATCH):
+        for x in told(torch.from_numpy(np.stack(arrays)).split(BATCH), progress):
             parts.append(core.boundary(x))
-            if progress is not None:
-                done = BATCH * len(parts)
-                progress(done / count, f"synthetic images {done}/{count}")
     return torch.cat(parts), matched
+
+
+def told(batches: Sequence[Tensor], progress: Progress | None) -> Iterator[Tensor]:
+    """The batches one after the other; after each is said how far it is."""
+    done, count = 0, sum(map(len, batches))
+    for batch in batches:
+        yield batch
+        done += len(batch)
+        if progress is not None:
+            progress(done / count, f"synthetic images {done}/{count}")

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from efface.errors import FormatError
 from efface.pipeline.core_section import CoreConfig, StageConfig
-from efface.pipeline.options import ConfigSection
+from efface.pipeline.options import ConfigSection, Misplaced, options_of
 from efface.pipeline.preset import preset_values
 from efface.pipeline.sections import DataConfig, OutputConfig, UserConfig
 from efface.pipeline.solvers import SOLVERS
@@ -103,7 +103,17 @@ def _explained(problem: ValidationError, where: str) -> FormatError:
         return FormatError(f"{where}: {name} {text}{more}.", "use one of these.")
     given = "" if first["type"] == "missing" else f", not {first['input']!r}"
     text = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    reason = first.get("ctx", {}).get("error")
+    if isinstance(reason, Misplaced):
+        fix = f"leave {_typed(name)} out, or ask for {reason.beside}, too."
+        return FormatError(f"{where}: {name} {text}{more}.", fix)
     return FormatError(f"{where}: {name} {text}{given}{more}.", "correct this value.")
+
+
+def _typed(name: str) -> str:
+    """A setting as one types it: its option, and its key in a file."""
+    found = [option.name for option in options_of(Config).values() if name in option.keys]
+    return f"--{found[0].replace('_', '-')} ({name} in a config)" if found else name
 
 
 def _location(loc: tuple[int | str, ...]) -> tuple[list[str], str]:

@@ -25,6 +25,7 @@ from efface.pipeline.config import Config
 FEW, MANY = 8, 64  # records that are really sent through the network
 SHORT = 0.3  # seconds; up to here many are tried
 ROW = 3.0  # a compact row: the tail forward and backward, and its projections
+LOOK = 1.5  # calibration: every tensor of the network is looked at, in batches that no cache holds
 TRAINING = 3.0  # a training step costs about three forward passes
 DENSE_FLOPS = 2e10  # of a float64 Cholesky on a small machine, for orders of magnitude only
 PASSES = 100  # that an iterative solve is taken to need: 87 on cub40 (experiments/results)
@@ -72,11 +73,11 @@ def estimate(config: Config, core: Core, records: Records) -> Estimate:
     seconds += _tuning_seconds(config, core, num_core, speeds.core)
     seconds += num_fitted * speeds.user.activations
     if not solves:  # it keeps rows, and solves once
-        seconds += _compact_seconds(config, records, num_fitted, speeds.user)
+        seconds += _compact_seconds(config, records, num_fitted, speeds)
     else:
         args = (num_fitted, len(records.classes), num_weights, speeds.user)
         seconds += _user_seconds(config, *args)
-    seconds += _test_seconds(config, len(records.test), speeds)
+    seconds += _test_seconds(config, records, speeds)
     gib = (len(records.user) + num_core) * size / 2**30
     return Estimate(
         num_weights, gib, seconds / 60, form.kind, num_passes(config) if solves else None
@@ -153,20 +154,24 @@ def _tuning_seconds(config: Config, core: Core, n: int, speed: Speed) -> float:
     return images * (decoding + passes) + reading
 
 
-def _compact_seconds(config: Config, records: Records, n: int, speed: Speed) -> float:
-    """Calibration on core images, or on synthetic ones where there are none; a row each; one solve."""
-    k = config.user.features
+def _compact_seconds(config: Config, records: Records, n: int, speeds: Speeds) -> float:
+    """Calibration on core images, or on synthetic ones where there are none; a row each; one solve.
+
+    Calibration goes through the network in floats, whatever rows are computed in.
+    """
+    k, core, user = config.user.features, speeds.core, speeds.user
     calibrated = min(len(records.core), MOST_IMAGES) or COUNT
-    rows = n * ROW * speed.tail + calibrated * (speed.prefix + ROW * speed.tail)
+    rows = n * ROW * user.tail + calibrated * (LOOK * core.prefix + ROW * user.tail)
     return rows + 2 * k * k * (n + k / 3) / DENSE_FLOPS
 
 
-def _test_seconds(config: Config, n: int, speeds: Speeds) -> float:
-    """The test images are predicted twice at the end: by the core alone, and by the model."""
+def _test_seconds(config: Config, records: Records, speeds: Speeds) -> float:
+    """The test images are predicted at the end: by the core alone, if it was trained, and by the model."""
     core, user = speeds.core, speeds.user
     solves = part_named(config.user.kind).keeps_activations
     tail = user.tail + user.product if solves else ROW * user.tail
-    return n * (core.activations + core.tail + user.activations + tail)
+    alone = core.activations + core.tail if len(records.core) else 0.0
+    return len(records.test) * (alone + user.activations + tail)
 
 
 def num_passes(config: Config) -> int | None:

@@ -29,6 +29,14 @@ class ConfigSection(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class Misplaced(ValueError):
+    """A setting that does nothing beside the others; ``beside`` are the options with which it does."""
+
+    def __init__(self, text: str, beside: str) -> None:
+        super().__init__(text)
+        self.beside = beside
+
+
 @dataclass(frozen=True)
 class Flag:
     """Says that a field is an option, and how it is shown; ``{default}`` in ``help`` is the field's default.

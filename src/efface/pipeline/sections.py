@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from efface.pipeline.core_section import SEED
-from efface.pipeline.options import ConfigSection, Flag
+from efface.pipeline.options import ConfigSection, Flag, Misplaced
 from efface.pipeline.solvers import ConjugateGradientConfig, SolverConfig
 
 if TYPE_CHECKING:
@@ -202,15 +202,22 @@ class UserConfig(ConfigSection):
         name, kind = str(info.field_name), info.data.get("kind")
         first = cls.model_fields[name].default
         if kind is not None and value != first and name not in part_named(kind).options:
-            raise ValueError(f"should be {first!r} for the {kind} part")
+            raise Misplaced(f"should be {first!r} for the {kind} part", "--user tangent")
         return value
 
     @field_validator("rate", "epochs")
     @classmethod
     def _of_sgd(cls, value: float | None, info: ValidationInfo) -> float | None:
-        solver = info.data.get("solver")
-        if value is not None and solver is not None and solver.kind != "sgd":
-            raise ValueError(f"is for the solver sgd and not for {solver.kind}")
+        from efface.parts.table import part_named
+
+        kind, solver = info.data.get("kind"), info.data.get("solver")
+        if value is None or kind is None or solver is None:
+            return value
+        if info.field_name not in part_named(kind).options:
+            told = f"is for the tangent part's solver sgd: the {kind} part solves once"
+            raise Misplaced(told, "--user tangent --solver sgd")
+        if solver.kind != "sgd":
+            raise Misplaced(f"is for the solver sgd and not for {solver.kind}", "--solver sgd")
         return value
 
     def given(self) -> dict[str, Any]:

@@ -277,7 +277,10 @@ def _tell(records: Records, note: Note, num_apart: int) -> None:
 
 def _refuse_untrained(config: Config, records: Records) -> None:
     if not len(records.core) and config.core.backbone == "cnn":
-        fix = "set some aside with --core-fraction 0.3, or start from a pretrained --backbone."
+        fix = (
+            "start from a pretrained --backbone, or give it a public set: --core-data public/. "
+            "--core-fraction 0.3 takes some of your people, who can then never be forgotten."
+        )
         raise EffaceError("no core records, and the built-in network knows nothing yet.", fix)
 
 
@@ -314,10 +317,13 @@ def _outcome(
 def _accuracy(
     model: MixedLinear, records: Records, progress: Progress | None
 ) -> dict[str, float | None]:
+    """Of the test records. Where there is no core data the core's head is zero: it is not asked."""
     test = records.test
     if not len(test):
         part(progress, 0, 1)(1.0, "no test records")
         return {"core": None, "user": None}
+    if not len(records.core):
+        return {"core": None, "user": model.accuracy(test, progress=part(progress, 0, 1))}
     logits = in_turn(model.core.logits, test, part(progress, 0, 0.5, "core"))
     core = float((logits.argmax(1) == model.core.labels(test)).float().mean())
     user = model.accuracy(test, progress=part(progress, 0.5, 1, "core + user"))

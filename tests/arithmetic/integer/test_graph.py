@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.cases import randomised
 from tests.fractions_reference import integer_network
+from tests.reference import rarest
 from torch import Tensor, nn
 
 from efface.arithmetic.integer import scales
@@ -167,6 +169,36 @@ def test_summed_tensors_are_those_that_layers_and_means_read() -> None:
     # 1 conv, 2 conv, 3 relu, 4 add, 5 relu, 6 conv, 7 conv, 8 add, 9 leaky, 10 mean
     assert summed(ops, output=False) == {1: False, 5: False, 9: True}
     assert summed(ops, output=True)[10] is False
+
+
+@pytest.mark.parametrize("side", [4, 150])
+def test_what_a_tensor_reaches_is_that_of_all_its_numbers_in_order(side: int) -> None:
+    """Of many numbers the rarest are clipped, of few none; most of these are equal, as after a ReLU."""
+    torch.manual_seed(0)
+    ops = read(nn.Sequential(nn.Identity(), nn.Conv2d(1, 1, 1), nn.ReLU(), nn.Conv2d(1, 1, 1)))
+    images = (10 * torch.randn(5, 1, side, side) - 5).round()
+    seen = scales.look(ops, images.split(2), output=True)
+    rare, largest = rarest(evaluate(ops[:-1], images), scales.RARE)
+    number = len(ops) - 1
+    expected = max(rare) if side**2 * scales.RARE < 1 else sum(rare) / len(rare)
+    assert seen.sizes[number] == pytest.approx(expected, rel=1e-12)
+    assert seen.largest[number] == largest
+
+
+def test_tensors_that_nothing_reads_any_more_are_let_go() -> None:
+    """A shortcut is kept until it is added; a batch of photos has gigabytes of the others."""
+    net = nn.Sequential(nn.Conv2d(2, 3, 1), *NETWORKS["residual"]()[1:])
+    kept: list[weakref.ref[Tensor]] = []
+    alive: list[int] = []
+
+    def observe(_: int, y: Tensor) -> None:
+        kept.append(weakref.ref(y))
+        alive.append(sum(made() is not None for made in kept))
+
+    output = evaluate(read(net), torch.zeros(1, 2, SIDE, SIDE), observe)
+    assert len(alive) > 8
+    assert max(alive) == 3  # what is read, what is made, and a shortcut
+    assert [made() for made in kept if made() is not None] == [output]
 
 
 def test_shapes_need_no_computing() -> None:

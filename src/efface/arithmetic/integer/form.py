@@ -51,6 +51,7 @@ from efface.network.device import CPU, full_precision
 from efface.network.families import Step
 from efface.network.mirror import VIEWS
 from efface.network.tail import Tail
+from efface.progress import Progress
 
 MOST_IMAGES = 96  # to find steps on
 MOST_SAMPLES = 256  # to find the gradients' and projections' steps on
@@ -86,14 +87,15 @@ class IntegerForm(Form):
 
     @classmethod
     def without_data(
-        cls, core: Core, count: int = synthetic.COUNT
+        cls, core: Core, count: int = synthetic.COUNT, *, progress: Progress | None = None
     ) -> tuple[IntegerForm, Tensor, int]:
         """From synthetic images, matched to the network's own statistics: the form, its activations of
         them, and how many layers were matched."""
         source = pixel_source(preprocess_of(core))
         q = centred(torch.from_numpy(np.stack(synthetic.pixels(core, count))), preprocess_of(core))
         matched = sum(getattr(op, "statistics", None) is not None for op in _prefix_ops(core))
-        batches = (source.real(x) for x in views_of(q, core.mirror).split(synthetic.BATCH))
+        views = views_of(q, core.mirror).split(synthetic.BATCH)
+        batches = (source.real(x) for x in synthetic.told(views, progress))
         form, output = cls._find(core, tuple(q.shape[1:]), batches, matched > 0)
         e = form._boundary_source.exponent
         rounded = torch.round(output / 2.0**e).clamp(0 if form.dtype == "uint8" else -REACH, REACH)

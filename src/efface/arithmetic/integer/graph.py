@@ -350,15 +350,27 @@ def evaluate(
 ) -> Tensor:
     """The same operations in float32: what scales are found on, and what errors are measured against.
 
-    ``observe`` sees every tensor. ``matched``: see ``blocks.matched_statistics``.
+    ``observe`` sees every tensor. ``matched``: see ``blocks.matched_statistics``. A tensor that nothing
+    reads any more is let go: all of them together are gigabytes, for a batch of photos.
     """
-    values = [x]
+    values, last = {0: x}, _last_uses(ops)
     for number, op in enumerate(ops, start=1):
-        y = _evaluate(op, [values[i] for i in op.inputs], matched)
-        values.append(y)
+        y = values[number] = _evaluate(op, [values[i] for i in op.inputs], matched)
         if observe is not None:
             observe(number, y)
-    return values[-1]
+        for done in last[number]:
+            del values[done]
+    return values[len(ops)]
+
+
+def _last_uses(ops: Sequence[Op]) -> list[list[int]]:
+    """By the number of an operation, the tensors that it is the last to read; the output is never one."""
+    last = {i: number for number, op in enumerate(ops, start=1) for i in (*op.inputs, number)}
+    found: list[list[int]] = [[] for _ in range(len(ops) + 1)]
+    for tensor, number in last.items():
+        if tensor != len(ops):
+            found[number].append(tensor)
+    return found
 
 
 def _evaluate(op: Op, inputs: list[Tensor], matched: bool) -> Tensor:

@@ -11,7 +11,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -58,11 +57,12 @@ def look(
         shapes[number] = tuple(y.shape[1:])
         if number not in wanted:
             return
-        flat = y.abs().flatten(1).numpy()
-        largest[number] = max(largest.get(number, 0.0), float(flat.max()))
-        flat = flat[:, :: max(1, flat.shape[1] // ENOUGH)]
-        rank = flat.shape[1] - max(1, math.ceil(RARE * flat.shape[1]))
-        sizes.setdefault(number, []).extend(np.partition(flat, rank, axis=1)[:, rank].tolist())
+        least, most = y.aminmax()
+        largest[number] = max(largest.get(number, 0.0), abs(float(least)), abs(float(most)))
+        some = y.flatten(1)
+        some = some[:, :: max(1, some.shape[1] // ENOUGH)].abs()
+        rare = some.topk(max(1, math.ceil(RARE * some.shape[1])), dim=1).values[:, -1]
+        sizes.setdefault(number, []).extend(rare.tolist())
 
     for x in batches:
         shapes[0] = tuple(x.shape[1:])
