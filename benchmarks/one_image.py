@@ -1,6 +1,6 @@
 """One image: how long a prediction takes beside the network alone, and when it is the first.
 
-    python benchmarks/one_image.py [MODEL IMAGE] [--turns 9] [--out FILE]
+    python benchmarks/one_image.py [MODEL IMAGE] [--turns 9] [--note TEXT] [--out FILE]
 
 Turn by turn in one process, on one thread, in processor time (other programs then count little): the float
 network from the file to the logits (prefix, tail and head, as torch has them), and ``predict``. Medians;
@@ -34,6 +34,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", type=Path, nargs="?")
     parser.add_argument("image", type=Path, nargs="?")
+    parser.add_argument("--note", help="Which model, for the JSON.")
     parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
@@ -54,7 +55,7 @@ def main() -> None:
         name="one-image",
         question="How long does the prediction of one image take beside the network alone?",
         setting={
-            "model": str(args.model or "digits, trained here"),
+            "model": args.note or ("given" if args.model else "digits, trained here"),
             "form": model.user.form.kind,
             "features": model.user.num_weights // len(model.classes),
             "turns": args.turns,

@@ -109,6 +109,16 @@ def test_large_files_that_cannot_be_told_apart_are_left_alone(folder: Path, hub:
     assert len(hub.large) == 2
 
 
+def test_a_push_that_ends_half_way_says_what_may_be_left(folder: Path, hub: FakeHub) -> None:
+    def offline(repo_id: str, **_: Any) -> None:
+        raise ConnectionError("no way there\nand more")
+
+    hub.super_squash_history = offline  # type: ignore[method-assign]
+    with pytest.raises(EffaceError, match=r"not completed \(no way there\)") as caught:
+        efface.push_to_hub(folder, "us/birds", api=hub)
+    assert "files of earlier releases may still be there" in str(caught.value)
+
+
 def test_from_pretrained_predicts_the_same_and_cannot_forget(
     folder: Path, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -125,8 +125,12 @@ def test_a_file_in_half_precision_is_loaded_as_it_is(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_not_there_says_what_to_give(tmp_path: Path) -> None:
+    for where in (tmp_path / "nothing", "./nothing", "~/nothing", "a/b/nothing"):
+        with pytest.raises(BackboneError, match=r"no folder.*config\.json and model\.safetensors"):
+            load_backbone(f"hf:{where}")
+    (tmp_path / "empty").mkdir()
     with pytest.raises(BackboneError, match=r"cannot load.*config\.json and model\.safetensors"):
-        load_backbone(f"hf:{tmp_path / 'nothing'}")
+        load_backbone(f"hf:{tmp_path / 'empty'}")
 
 
 @pytest.mark.parametrize("spec", ["resnet50", "cnn:2", "keras:x", ""])

@@ -8,6 +8,8 @@ files that only earlier commits named are deleted for good.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,16 +43,36 @@ def push_to_hub(
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made) / "export"
         values = export(directory, formats, folder, module=module, license=license)
-        address = api.create_repo(repo_id, private=private, exist_ok=True)
+        kept = {found["sha256"] for found in values["files"].values()}
         release = values["release"]
         message = "efface" if release is None else f"efface: release {release}"
-        api.upload_folder(
-            repo_id=repo_id, folder_path=folder, commit_message=message, delete_patterns="*"
-        )
-        kept = {found["sha256"] for found in values["files"].values()}
-    api.super_squash_history(repo_id, commit_message=message)
-    _delete_old(api, repo_id, kept)
+        with _explained(repo_id):
+            address = api.create_repo(repo_id, private=private, exist_ok=True)
+            api.upload_folder(
+                repo_id=repo_id, folder_path=folder, commit_message=message, delete_patterns="*"
+            )
+            api.super_squash_history(repo_id, commit_message=message)
+            _delete_old(api, repo_id, kept)
     return str(address)
+
+
+@contextmanager
+def _explained(repo_id: str) -> Iterator[None]:
+    """Whatever the hub says against it, with what that means for what was to be forgotten."""
+    try:
+        yield
+    except EffaceError:
+        raise
+    except Exception as error:  # no network, no rights, no such name: the hub's own words say which
+        raise EffaceError(
+            f"{repo_id}: the push to the hub was not completed ({_first_line(error)}).",
+            "see that the hub can be reached and that you may write there (`hf auth login`), and push again: "
+            "until that succeeds, files of earlier releases may still be there.",
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return f"{(str(error).splitlines() or [type(error).__name__])[0]:.200}"
 
 
 def _delete_old(api: Any, repo_id: str, kept: set[str]) -> None:
@@ -91,9 +113,8 @@ def _fetched(name: str, revision: str | None) -> Path:
     try:
         found = hub.snapshot_download(name, revision=revision, allow_patterns=[*NAMES, *PAPERS])
     except Exception as error:  # no network, no such name, no rights: the hub's own words say which
-        first = (str(error).splitlines() or [type(error).__name__])[0]
         raise EffaceError(
-            f"{name!r} is no folder, and cannot be fetched from the hub ({first:.200}).",
+            f"{name!r} is no folder, and cannot be fetched from the hub ({_first_line(error)}).",
             "give a folder that `efface export --files` wrote, or OWNER/NAME of one on the hub.",
         ) from error
     return Path(found)

@@ -30,6 +30,7 @@ from efface.network import blocks, saved
 from efface.network.families import Step, cut
 from efface.network.saved import HF_CLASSES, plain_config
 
+HF_FIX = "give a folder with config.json and model.safetensors, or OWNER/NAME on the hub."
 HUB_ID = re.compile(r"\w[\w.-]{0,95}/\w[\w.-]{0,95}")
 SPARE = 1 << 24  # weights that building may need beyond those in the file (a head, folded norms)
 
@@ -194,6 +195,8 @@ def _load_hf(where: str, source: dict[str, Any] | None) -> tuple[nn.Module, Prep
     logging.disable_progress_bar()
     if source:
         return build_hf(source["config"]), Preprocess(), source
+    if (where[:1] in ("", ".", "/", "~") or where.count("/") > 1) and not Path(where).is_dir():
+        raise BackboneError(f"there is no folder {where!r}.", HF_FIX)
     try:
         # Nothing of the folder is run: no code of its own, and only settings that describe a network
         # (others choose kernels from the hub, or classes by name).
@@ -207,10 +210,7 @@ def _load_hf(where: str, source: dict[str, Any] | None) -> tuple[nn.Module, Prep
             where, config=config, dtype=torch.float32, trust_remote_code=False, weights_only=True
         )
     except Exception as error:
-        raise BackboneError(
-            f"transformers cannot load {where!r}: {error}",
-            "give a directory with config.json and model.safetensors, or a model id you have cached.",
-        ) from error
+        raise BackboneError(f"transformers cannot load {where!r}: {error}", HF_FIX) from error
     try:
         prepare = _hf_preprocess(Path(where), net)
     except (

@@ -77,7 +77,7 @@ def source_of(item: Any, name: str, root: Path | None = None) -> ImageSource:
     array = None if isinstance(item, list | tuple) else _as_array(item, one=True)
     if array is None or array.ndim == 0:
         hint = " (to give pairs, use Records.from_dataset)" if isinstance(item, tuple) else ""
-        raise RecordError(name, f"a {type(item).__name__} is no image.", _accepted() + hint)
+        raise RecordError(name, f"{type(item).__name__} is no image.", _accepted() + hint)
     _check_dtype(array, name)
     return _held(array)
 
