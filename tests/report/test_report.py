@@ -287,6 +287,15 @@ def test_points_on_each_other_share_a_label() -> None:
     assert "exact" not in found
 
 
+def test_labels_of_neighbours_do_not_lie_on_each_other() -> None:
+    """The second goes below its point, the first stays above."""
+    near = [Point("a rather long name", 1.0, 0.5), Point("another one", 3.2, 0.5)]
+    svg = scatter([*near, Point("far", 9.0, 0.9)], Scale(), Scale(percent=True))
+    placed = re.findall(r'rotate\(-0 [\d.]+ ([\d.]+)\)">([a-z ]+)</text>', svg)
+    heights = {name: float(height) for height, name in placed}
+    assert heights["another one"] - heights["a rather long name"] > 10
+
+
 def test_no_share_is_above_everything_and_releases_are_whole() -> None:
     svg = lines(
         [Line("right", [1, 2, 3], [0.986, 0.986, 0.986])],

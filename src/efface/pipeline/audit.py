@@ -63,7 +63,8 @@ def run(
     values["ok"] = kept and not (present or in_core or values["contradictions"])
     values["report"] = str(out / "report.html")
     files.write_json(out / "audit.json", {"schema": SCHEMA, **values})
-    command = f"efface audit {workspace.path} DATA"
+    much = f"--worlds {settings.worlds} --canaries {settings.canaries}"
+    command = f"efface audit {workspace.path} DATA --owner NAME {much}"
     subject = f"the model in {workspace.path}, release {workspace.number}"
     page = audit_report(values, f"Audit of release {workspace.number}", command, subject)
     page.write(out / "report.html")

@@ -52,7 +52,8 @@ def run(
     values["report"] = str(out / "report.html")
     files.write_json(out / "compare.json", {"schema": SCHEMA, **values})
     title = f"Forgetting methods compared on {config.data.spec}"
-    command = f"efface compare {config.data.spec} --user {config.user.kind}"
+    much = f"--seeds {settings.seeds} --worlds {settings.worlds} --canaries {settings.canaries}"
+    command = f"efface compare {config.data.spec} --user {config.user.kind} {much}"
     subject = f"{config.data.spec}, {len(records):,} images of {len(records.classes)} classes"
     audit_report(values, title, command, subject).write(out / "report.html")
     return values

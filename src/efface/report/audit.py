@@ -53,6 +53,11 @@ def audit_report(values: dict[str, Any], title: str, command: str, subject: str)
     )
 
 
+def _share(value: float) -> str:
+    """What people read as a share, and as a power of ten what is too small for that."""
+    return f"{100 * value:.3g} %" if value >= 1e-3 or value == 0 else f"{value:.1e}"
+
+
 def _cards(values: dict[str, Any]) -> list[Card]:
     refuted = values["contradictions"]
     cards = [
@@ -65,7 +70,7 @@ def _cards(values: dict[str, Any]) -> list[Card]:
     if "served" in values:
         left = values["served"]["influence"]
         note = f"in the served weights; {left['resolution']:.0e} can be told"
-        cards.insert(0, Card("influence left", f"{left['share']:.1e}", note))
+        cards.insert(0, Card("influence left", _share(left["share"]), note))
     for name in prominent(Prominence.CARD):
         best = values["strongest"].get(name)
         if best is not None:

@@ -90,7 +90,10 @@ def _accuracy_section(records: Records, values: dict[str, Any]) -> Section:
         "core": ("core", "cross-entropy on core data"),
         "last_layer": ("last layer", "ridge regression on the core's 32 features"),
         "tangent": ("tangent", "ridge on the whole gradient of the last block: the paper's model"),
-        "user": ("compact", "ridge on projected gradients, in exact integers: efface's default"),
+        "user": (
+            "compact",
+            "ridge on features and their moments, in exact integers: efface's default",
+        ),
     }
     scores = [accuracy[key] for key in what]
     errors = [(score * (1 - score) / n) ** 0.5 for score in scores]

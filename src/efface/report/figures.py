@@ -17,7 +17,9 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
+from matplotlib.text import Annotation
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.transforms import Bbox
 
 from efface.report.svg import BAND, PAPER, SERIES, SOFT, TEXT, canvas
 
@@ -218,10 +220,7 @@ def scatter(
             xs, ys = [p.x for p in members], [p.y for p in members]
             axes.scatter(xs, ys, s=46, zorder=3, label=group or None, color=color, marker=marker)
         _limits(axes, x, y)
-        for text, at in _labels(axes, points):
-            right = axes.transAxes.inverted().transform(axes.transData.transform(at))[0] > 0.75
-            shift, side = ((-7, 4), "right") if right else ((7, 4), "left")
-            _note(axes, text, at, shift, ha=side, va="bottom")
+        _name(axes, points)
         axes.grid()
         if band is not None or any(point.group for point in points):
             _legend(axes, above=True)
@@ -285,6 +284,21 @@ def _labels(axes: Axes, points: Sequence[Point]) -> list[tuple[str, tuple[float,
     return [(fill(", ".join(names), 30), place) for names, place, _ in found]
 
 
+def _name(axes: Axes, points: Sequence[Point]) -> None:
+    """Labels beside their points: above, or below where another label is; towards the middle."""
+    taken: list[Bbox] = []
+    for text, at in _labels(axes, points):
+        right = axes.transAxes.inverted().transform(axes.transData.transform(at))[0] > 0.75
+        across, side = (-7, "right") if right else (7, "left")
+        for up, edge in ((4, "bottom"), (-4, "top")):
+            note = _note(axes, text, at, (across, up), ha=side, va=edge)
+            box = note.get_window_extent()
+            if edge == "top" or not any(box.overlaps(other) for other in taken):
+                break
+            note.remove()
+        taken.append(box)
+
+
 def _scale(axes: Axes, which: str, scale: Scale) -> None:
     axis = axes.xaxis if which == "x" else axes.yaxis
     axis.set_label_text(scale.label)
@@ -323,10 +337,10 @@ def _number(value: float, percent: bool) -> str:
 
 def _note(
     axes: Axes, text: str, at: tuple[float, float], shift: tuple[float, float], **style: Any
-) -> None:
+) -> Annotation:
     """Text beside a point, shifted by points of the page."""
     options: dict[str, Any] = {"fontsize": 9.5, "textcoords": "offset points", **style}
-    axes.annotate(text, at, xytext=shift, **options)
+    return axes.annotate(text, at, xytext=shift, **options)
 
 
 def _legend(axes: Axes, *, above: bool = False, columns: int = 4) -> None:
