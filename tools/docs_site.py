@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import docs_notebooks
+import docs_tables
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
@@ -57,6 +58,11 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         return match[1] + posixpath.relpath(target, here)
 
     return LINK.sub(moved, markdown)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Tables that can be read on a phone."""
+    return docs_tables.readable(html)
 
 
 def _in_checkout(origin: str, target: str) -> str:
