@@ -46,11 +46,11 @@ def _card(values: Values) -> list[Card]:
     if not ratios:
         return []
     name = min(ratios, key=lambda one: ratios[one])
-    return [Card(values["name"], f"{ratios[name]:.3g} ×", name.replace(" / ours", ""))]
+    return [Card(values["name"], f"{ratios[name]:.3g} ×", name.replace(" / ours", " over ours"))]
 
 
 def _section(values: Values) -> Section:
-    setting = ", ".join(f"{name} {value}" for name, value in values["setting"].items())
+    setting = ", ".join(f"{_said(n)} {_whole(value)}" for n, value in values["setting"].items())
     limit = dict(values["limit"])
     prose = [f"{values['question']} Measured with {setting}."]
     if limit:
@@ -59,15 +59,17 @@ def _section(values: Values) -> Section:
     prose += [str(note) for note in values["notes"]]
     tables = [_times(values)]
     if values["ratios"]:
-        rows = [[name, f"{ratio:.3g}"] for name, ratio in values["ratios"].items()]
-        tables.append(Table(("ratio (above 1: ours is faster)", "×"), rows, numeric=(1,)))
+        rows = [[_said(name), f"{ratio:.3g}"] for name, ratio in values["ratios"].items()]
+        peers = any(" / ours" in name for name in values["ratios"])
+        heading = "ratio (above 1: ours is faster)" if peers else "ratio"
+        tables.append(Table((heading, "×"), rows, numeric=(1,)))
     return Section(values["name"], "\n\n".join(prose), tables=tables, figures=_plots(values))
 
 
 def _times(values: Values) -> Table:
     mark = " (ours)" if values["peers"] else ""
-    rows = [[f"{name}{mark}", _number(value)] for name, value in values["ours"].items()]
-    rows += [[name, _number(value)] for name, value in values["peers"].items()]
+    rows = [[f"{_said(name)}{mark}", _number(value)] for name, value in values["ours"].items()]
+    rows += [[_said(name), _number(value)] for name, value in values["peers"].items()]
     return Table(("what", values["unit"]), rows, numeric=(1,))
 
 
@@ -84,7 +86,8 @@ def _plots(values: Values) -> list[Figure]:
     if not heights:
         return []
     wide = max(heights) > 10 * min(heights)  # else a logarithmic axis would have no numbers on it
-    x, y = Scale(series["x"], log=True), Scale(series["y"], log=wide, low=None if wide else 0)
+    x = Scale(series["x"], log=True, ticks=tuple(series["at"]))  # where it was measured
+    y = Scale(series["y"], log=wide, low=None if wide else 0)
     svg = lines(curves, x, y, title=str(values["question"]), width=6.8, height=4.2)
     return [Figure(svg, str(values["question"]))]
 
@@ -100,4 +103,13 @@ def _machine(outcomes: Sequence[Values]) -> Section:
 
 
 def _number(value: float) -> str:
-    return f"{value:.4g}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _whole(value: object) -> str:
+    return f"{value:,}" if type(value) is int else str(value)
+
+
+def _said(name: str) -> str:
+    """A name of the JSON, as one reads it."""
+    return name.replace("_", " ")

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -52,15 +53,17 @@ class Disk:
     watch: Callable[[int], object] = lambda _: None
     done: list[str] = field(default_factory=list)
     watching: bool = False
+    one: RLock = field(default_factory=RLock)  # several threads may wait for the disk
 
     def step(self, name: str, half: Callable[[], object] = lambda: None) -> None:
-        if self.watching:  # what the watcher does is not the program's
-            return
-        self.watching = True
-        try:
-            number = self._step(name, half)
-        finally:
-            self.watching = False
+        with self.one:
+            if self.watching:  # what the watcher does is not the program's
+                return
+            self.watching = True
+            try:
+                number = self._step(name, half)
+            finally:
+                self.watching = False
         if number == self.at:
             raise OSError(self.error, os.strerror(self.error))
 

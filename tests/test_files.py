@@ -15,7 +15,15 @@ import safetensors.numpy
 
 import efface
 from efface.errors import EffaceError, FormatError
-from efface.files import hashing, locked, read_arrays, write_arrays, write_bytes
+from efface.files import (
+    hashing,
+    locked,
+    map_arrays,
+    read_arrays,
+    synced_together,
+    write_arrays,
+    write_bytes,
+)
 
 SOURCES = sorted(Path(efface.__file__).parent.rglob("*.py"))
 POSIX_MODULES = {"fcntl", "grp", "pwd", "pty", "resource", "termios", "tty"}
@@ -107,6 +115,12 @@ def test_arrays_are_written_as_safetensors_writes_them(
         assert found[name].shape == array.shape
         assert found[name].flags.writeable
         assert found[name].flags.aligned
+    mapped = map_arrays(tmp_path / "ours")
+    assert list(mapped) == list(found)
+    for name, array in mapped.items():
+        assert (array.dtype, array.shape) == (found[name].dtype, found[name].shape)
+        assert array.tobytes() == found[name].tobytes()
+        assert not array.flags.writeable
 
 
 def test_arrays_cut_short_are_an_error_that_names_the_file(tmp_path: Path) -> None:
@@ -115,11 +129,67 @@ def test_arrays_cut_short_are_an_error_that_names_the_file(tmp_path: Path) -> No
     whole = path.read_bytes()
     for size in (0, 4, 8, 60, len(whole) - 1):
         path.write_bytes(whole[:size])
-        with pytest.raises(FormatError, match=r"arrays\.safetensors is not a safetensors file"):
-            read_arrays(path)
+        for read in (read_arrays, map_arrays):
+            with pytest.raises(FormatError, match=r"arrays\.safetensors is not a safetensors file"):
+                read(path)
     path.write_bytes(whole + b"more")
-    with pytest.raises(FormatError, match=r"arrays\.safetensors is not a safetensors file"):
-        read_arrays(path)
+    for read in (read_arrays, map_arrays):
+        with pytest.raises(FormatError, match=r"arrays\.safetensors is not a safetensors file"):
+            read(path)
+
+
+@pytest.mark.needs("posix")
+def test_what_is_mapped_stays_what_it_was_when_the_file_goes(tmp_path: Path) -> None:
+    write_arrays(tmp_path / "file", ARRAYS)
+    mapped = map_arrays(tmp_path / "file")
+    write_arrays(tmp_path / "file", {"whole": -ARRAYS["whole"]})
+    (tmp_path / "file").unlink()
+    np.testing.assert_array_equal(mapped["whole"], ARRAYS["whole"])
+
+
+@pytest.mark.needs("linux")
+def test_files_synced_together_have_their_names_once_all_are_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    sync, replace = os.fsync, os.replace
+    name = lambda fd: Path(os.readlink(f"/proc/self/fd/{fd}")).name  # noqa: E731
+    monkeypatch.setattr(os, "fsync", lambda fd: (calls.append(f"sync {name(fd)}"), sync(fd)))
+    monkeypatch.setattr(os, "replace", lambda a, b: (calls.append("name"), replace(a, b)))
+    with synced_together():
+        write_bytes(tmp_path / "one", b"1")
+        write_arrays(tmp_path / "two", ARRAYS)
+        assert sorted(p.name for p in tmp_path.iterdir()) == ["one.tmp", "two.tmp"]
+        assert not calls
+    assert sorted(calls[:2]) == ["sync one.tmp", "sync two.tmp"]
+    assert calls[2:] == ["name", "name"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["one", "two"]
+    write_bytes(tmp_path / "three", b"3")
+    assert (tmp_path / "three").read_bytes() == b"3"
+
+
+@pytest.mark.parametrize("where", ["within", "when synced"])
+def test_of_files_synced_together_none_has_its_name_if_one_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    def failing(_: int) -> None:
+        raise OSError(5, "no disk")
+
+    handles = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").is_dir() else 0
+    monkeypatch.setattr(os, "fsync", failing)
+
+    def write() -> None:
+        with synced_together():
+            write_bytes(tmp_path / "one", b"1")
+            write_bytes(tmp_path / "two", b"2")
+            if where == "within":
+                failing(0)
+
+    with pytest.raises(OSError, match="no disk"):
+        write()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["one.tmp", "two.tmp"]
+    if handles:
+        assert len(os.listdir("/proc/self/fd")) == handles
 
 
 def test_large_files_are_hashed_while_they_are_written(

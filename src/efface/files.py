@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +18,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from io import FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import safetensors
@@ -43,6 +45,9 @@ KINDS = {
     **{"I32": "<i4", "U32": "<u4", "F32": "<f4", "F64": "<f8", "I64": "<i8", "U64": "<u8"},
 }
 _hashed: ContextVar[dict[Path, str] | None] = ContextVar("hashed", default=None)
+_together: ContextVar[list[_Written] | None] = ContextVar("together", default=None)
+Item = TypeVar("Item")
+MOST_AT_ONCE = 16  # files that are waited for
 LARGE = 1 << 20  # bytes: what is smaller is hashed faster than a thread is made
 LARGEST_JSON = 1 << 30  # bytes; 100,000 records take 20 MB
 
@@ -72,7 +77,7 @@ def write_bytes(path: Path, data: bytes, mode: int | None = None) -> None:
 
 @contextmanager
 def hashing() -> Iterator[dict[Path, str]]:
-    """SHA-256 of the large files that are written within, hashed while the disk takes them: nobody need read
+    """Digests of the large files that are written within, hashed while the disk takes them: nobody need read
     them again for it. Of others nothing is said."""
     known: dict[Path, str] = {}
     token = _hashed.set(known)
@@ -83,32 +88,87 @@ def hashing() -> Iterator[dict[Path, str]]:
 
 
 def already_hashed(path: Path, digest: str) -> None:
-    """For :func:`hashing`: a file that was written before, by whoever knows its SHA-256."""
+    """For :func:`hashing`: a file that was written before, by whoever knows its digest."""
     known = _hashed.get()
     if known is not None:
         known[path] = digest
 
 
 def _write_pieces(path: Path, pieces: Sequence[Buffer], mode: int | None = None) -> None:
+    known, large = _hashed.get(), sum(map(len, pieces)) >= LARGE
+    if known is None or not large:
+        write_pieces(path, pieces, mode)
+        return
+    with ThreadPoolExecutor(1) as beside:
+        digest = beside.submit(_digest, pieces)
+        write_pieces(path, pieces, mode)
+    known[path] = digest.result()
+
+
+def write_pieces(path: Path, pieces: Iterable[Buffer], mode: int | None = None) -> None:
+    """:func:`write_bytes` of what may be made only while it is written."""
     make_folder(path.parent)
     temporary = path.with_name(path.name + ".tmp")
     temporary.unlink(missing_ok=True)  # never through a link that lies there
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, PRIVATE)
-    with ThreadPoolExecutor(1) as beside:
-        known, large = _hashed.get(), sum(map(len, pieces)) >= LARGE
-        digest = beside.submit(_digest, pieces) if large and known is not None else None
-        try:
-            set_mode(handle, mode_in(path.parent) if mode is None else mode)
-            for piece in pieces:
-                rest = memoryview(piece)
-                while rest:
-                    rest = rest[os.write(handle, rest) :]
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-    os.replace(temporary, path)
-    if known is not None and digest is not None:
-        known[path] = digest.result()
+    written = _Written(handle, temporary, path)
+    try:
+        set_mode(handle, mode_in(path.parent) if mode is None else mode)
+        for piece in pieces:
+            rest = memoryview(piece)
+            while rest:
+                rest = rest[os.write(handle, rest) :]
+    except BaseException:
+        os.close(handle)
+        raise
+    together = _together.get()
+    if together is None:
+        _settle([written])
+    else:
+        together.append(written)
+
+
+class _Written(NamedTuple):
+    """A file that is written, and not yet synced, closed and given its name."""
+
+    handle: int
+    temporary: Path
+    path: Path
+
+
+def _settle(files: Sequence[_Written]) -> None:
+    try:
+        at_once(os.fsync, [file.handle for file in files])
+    finally:
+        for file in files:
+            os.close(file.handle)
+    for file in files:
+        os.replace(file.temporary, file.path)
+
+
+def at_once(wait: Callable[[Item], object], items: Sequence[Item]) -> None:
+    """``wait`` for each, all at the same time: a disk that syncs many takes hardly longer than for one."""
+    if len(items) == 1:
+        wait(items[0])
+    elif items:
+        with ThreadPoolExecutor(min(len(items), MOST_AT_ONCE)) as several:
+            list(several.map(wait, items))
+
+
+@contextmanager
+def synced_together() -> Iterator[None]:
+    """Files that are written within (but tensors) have their names only after it, once all are on disk."""
+    waiting: list[_Written] = []
+    token = _together.set(waiting)
+    try:
+        yield
+    except BaseException:
+        for file in waiting:
+            os.close(file.handle)
+        raise
+    finally:
+        _together.reset(token)
+    _settle(waiting)
 
 
 def _digest(pieces: Iterable[Buffer]) -> str:
@@ -183,21 +243,30 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """:func:`write_tensors` of numpy's arrays: the same bytes, from where they are, without torch."""
-    kinds = {np.dtype(kind): (place, name) for place, (name, kind) in enumerate(KINDS.items())}
     plain = {n: np.asarray(a, a.dtype.newbyteorder("<"), order="C") for n, a in arrays.items()}
-    order = sorted(plain, key=lambda name: (-kinds[plain[name].dtype][0], name.encode()))
+    head, order = head_of({name: (array.dtype, array.shape) for name, array in plain.items()})
+    _write_pieces(path, (head, *(raw(plain[name]) for name in order)))
+
+
+def head_of(
+    described: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]],
+) -> tuple[bytes, list[str]]:
+    """How a file of arrays begins, and in which order they follow."""
+    kinds = {np.dtype(kind): (place, name) for place, (name, kind) in enumerate(KINDS.items())}
+    order = sorted(described, key=lambda name: (-kinds[described[name][0]][0], name.encode()))
     listed: dict[str, Any] = {}
     end = 0
     for name in order:
-        start, end = end, end + plain[name].nbytes
-        kind, shape = kinds[plain[name].dtype][1], list(plain[name].shape)
-        listed[name] = {"dtype": kind, "shape": shape, "data_offsets": [start, end]}
+        dtype, shape = described[name]
+        start, end = end, end + dtype.itemsize * math.prod(shape)
+        kind = kinds[dtype][1]
+        listed[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [start, end]}
     head = json.dumps(listed, separators=(",", ":"), ensure_ascii=False).encode()
     head += b" " * (-len(head) % 8)
-    _write_pieces(path, (len(head).to_bytes(8, "little") + head, *(_raw(plain[n]) for n in order)))
+    return len(head).to_bytes(8, "little") + head, order
 
 
-def _raw(array: np.ndarray) -> memoryview:
+def raw(array: np.ndarray) -> memoryview:
     """The bytes of an array, where they are."""
     return array.reshape(-1).view(np.uint8).data
 
@@ -227,17 +296,40 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     safetensors checks what the file says of itself; then the arrays are read, each into its place.
     """
     with _reading(path), safetensors.safe_open(path, "np"), path.open("rb", buffering=0) as file:
-        start = 8 + int.from_bytes(file.read(8), "little")
-        listed = json.loads(file.read(start - 8))
-        listed.pop("__metadata__", None)
+        start, listed = _listed(file)
         return {name: _array(file, start, **described) for name, described in listed.items()}
+
+
+def map_arrays(path: Path) -> dict[str, np.ndarray]:
+    """:func:`read_arrays` without a copy: pages of the file, not to be written, as long as anybody has them.
+
+    For files that are never written to, only replaced.
+    """
+    with _reading(path), safetensors.safe_open(path, "np"), path.open("rb", buffering=0) as file:
+        start, listed = _listed(file)
+        whole = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+        return {name: _mapped(whole[start:], **described) for name, described in listed.items()}
+
+
+def _listed(file: FileIO) -> tuple[int, dict[str, Any]]:
+    """Where arrays begin, and what the file says of each."""
+    start = 8 + int.from_bytes(file.read(8), "little")
+    listed = json.loads(file.read(start - 8))
+    listed.pop("__metadata__", None)
+    return start, listed
+
+
+def _mapped(
+    data: np.ndarray, *, dtype: str, shape: list[int], data_offsets: list[int]
+) -> np.ndarray:
+    return data[slice(*data_offsets)].view(KINDS[dtype]).reshape(shape)
 
 
 def _array(
     file: FileIO, start: int, *, dtype: str, shape: list[int], data_offsets: list[int]
 ) -> np.ndarray:
     array = np.empty(shape, KINDS[dtype])
-    rest = _raw(array)
+    rest = raw(array)
     file.seek(start + data_offsets[0])
     while rest:
         count = file.readinto(rest)

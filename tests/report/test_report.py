@@ -111,6 +111,16 @@ def sample_figures() -> dict[str, str]:
     }
 
 
+def test_a_logarithmic_axis_has_its_numbers_where_it_is_told() -> None:
+    curve = Line("a request", [500, 2000, 8000], [1, 2, 3])
+    drawn = {
+        ticks: lines([curve], Scale("records", log=True, ticks=ticks), Scale("seconds"))
+        for ticks in ((), (500.0, 2000.0, 8000.0))
+    }
+    for ticks, svg in drawn.items():
+        assert [f">{number}<" in svg for number in ("500", "2,000", "8,000")] == [bool(ticks)] * 3
+
+
 @pytest.fixture(scope="module")
 def figures() -> dict[str, str]:
     return sample_figures()

@@ -13,6 +13,7 @@ from efface import files
 from efface.errors import GuaranteeError
 from efface.parts.compact import summed, sums_file
 from efface.parts.compact.statistics import Statistics
+from efface.parts.training_set import TrainingSet
 from efface.workspace import Workspace, manifest, protocol
 from efface.workspace.steps import Milestone
 
@@ -73,9 +74,61 @@ def test_large_sums_are_written_before_the_release_is_begun(
     mine, plain = (without_ledger(contents(folder)) for folder in (path, after))
     sums = f"private/2/{sums_file.NAME}"
     assert mine[sums] == plain[sums]
-    assert (
-        sums_file.NAME not in read
-    )  # the manifest has the file's digest, and nobody read it again
+    assert sums_file.NAME not in read  # the manifest has the sums' digest: nobody read it again
+    kept = Workspace.open(path)
+    assert kept.certificate is not None
+    stated = kept.certificate.private()["statistics_digest"]
+    assert kept.inventory.manifest.files[sums] == sums_file.SUMS + stated
+    assert_checks(path)
+
+
+def test_the_manifest_of_an_earlier_version_has_the_file_s_own_digest(path: Path) -> None:
+    """It is taken as it is, until the next release."""
+    kept = Workspace.open(path)
+    listed, name = kept.inventory.manifest, f"private/1/{sums_file.NAME}"
+    assert listed.files[name].startswith(sums_file.SUMS)
+    plain = {**listed.files, name: manifest.file_digest(path / name)}
+    earlier = manifest.Manifest(plain, listed.activations, listed.ledger)
+    assert not list(earlier.wrong(path))
+    whole = (path / name).read_bytes()
+    (path / name).write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    assert list(earlier.wrong(path)) == list(listed.wrong(path)) == [name]
+
+
+def test_records_that_stay_are_written_once_and_before_the_sums(
+    path: Path, after: Path, order: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sums_file, "LARGE", 0)
+    save = TrainingSet.save
+
+    def saving(self: TrainingSet, *to: Path) -> None:
+        order.append("records")
+        save(self, *to)
+
+    monkeypatch.setattr(TrainingSet, "save", saving)
+    Workspace.open(path).forget(owner=OWNER)
+    assert order.count("records") == 1
+    assert order.index("records") < order.index("written") < order.index(Milestone.COMPUTED)
+    assert fingerprint(path) == fingerprint(after)
+    assert_checks(path)
+
+
+def test_records_that_a_failing_disk_did_not_take_are_written_again(
+    path: Path, after: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sums_file, "LARGE", 0)
+    save, failed = TrainingSet.save, []
+
+    def failing(self: TrainingSet, *to: Path) -> None:
+        save(self, *to)
+        if not failed:
+            failed.append(to)
+            raise OSError(errno.EIO, "for once")
+
+    monkeypatch.setattr(TrainingSet, "save", failing)
+    Workspace.open(path).forget(owner=OWNER)
+    assert failed
+    assert fingerprint(path) == fingerprint(after)
     assert_checks(path)
 
 

@@ -153,10 +153,14 @@ class Forgetter(ABC):
         """What an exact certificate is relative to."""
         return None
 
-    def save_ahead(self, folder: Path) -> None:
-        """The next request's outcome will be saved there (:meth:`save_private`): what is known before the
-        weights are may be written at once. Nobody relies on it."""
+    def save_ahead(self, folder: Path, buckets: Path) -> None:
+        """The next request's outcome will be saved there (:meth:`save_private`), rows in ``buckets``: what is
+        known before the weights are may be written at once. Nobody relies on it."""
         return
+
+    def has_saved(self, data: TrainingSet) -> bool:
+        """Whether these training data are among it."""
+        return False
 
     @abstractmethod
     def save_private(self, folder: Path) -> None:

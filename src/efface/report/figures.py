@@ -18,7 +18,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 from matplotlib.text import Annotation
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from matplotlib.transforms import Bbox
 
 from efface.report.svg import BAND, PAPER, SERIES, SOFT, TEXT, canvas
@@ -66,7 +66,10 @@ class Point:
 
 @dataclass(frozen=True)
 class Scale:
-    """An axis: its label; logarithmic, in percent or of whole numbers; its limits (None: automatic)."""
+    """An axis: its label; logarithmic, in percent or of whole numbers; its limits (None: automatic).
+
+    ``ticks``: where a logarithmic one has its numbers, if not at powers of ten.
+    """
 
     label: str = ""
     log: bool = False
@@ -74,6 +77,7 @@ class Scale:
     whole: bool = False
     low: float | None = None
     high: float | None = None
+    ticks: tuple[float, ...] = ()
 
 
 def bars(
@@ -304,9 +308,10 @@ def _scale(axes: Axes, which: str, scale: Scale) -> None:
     axis.set_label_text(scale.label)
     if scale.log:
         axes.set(**{f"{which}scale": "log"})
-        axis.set_major_locator(LogLocator(numticks=8))
+        axis.set_major_locator(FixedLocator(scale.ticks) if scale.ticks else LogLocator(numticks=8))
         axis.set_minor_locator(NullLocator())
-        axis.set_major_formatter(FuncFormatter(lambda value, _: _power(value)))
+        spelt = "{:,g}".format if scale.ticks else _power
+        axis.set_major_formatter(FuncFormatter(lambda value, _: spelt(value)))
     elif scale.percent:  # an axis may go on a little above 100 %, but nothing is there
         axis.set_major_formatter(
             FuncFormatter(lambda value, _: f"{100 * value:g} %" if value < 1 + 1e-9 else "")

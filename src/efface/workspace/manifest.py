@@ -2,6 +2,7 @@
 
 Only what may be missing or longer without harm is not in it: the lock, and the ledger, which has a chain and
 a head of its own. The head as it was when the release was made is here: nobody can write another chain.
+Of exact sums, the largest of files, it has the digest that the certificate has: their file follows from them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 from efface import files
 from efface.errors import LedgerError
 from efface.ledger import Head
+from efface.parts.compact.sums_file import SUMS, holds
 from efface.workspace.disk import file_digest
 from efface.workspace.forgotten import keyed
 
@@ -63,8 +65,14 @@ class Manifest:
         """Files that are missing, or not what they were."""
         for name, digest in self.files.items():
             path = root / name
-            if path.is_symlink() or not path.is_file() or file_digest(path) != digest:
+            if path.is_symlink() or not path.is_file() or not _is(path, digest):
                 yield name
+
+
+def _is(path: Path, digest: str) -> bool:
+    if digest.startswith(SUMS):
+        return holds(path, digest.removeprefix(SUMS))
+    return file_digest(path) == digest
 
 
 def _changed(folder: Path) -> LedgerError:

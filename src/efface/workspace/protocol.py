@@ -167,7 +167,7 @@ class RequestProtocol:
             ) as beside:  # the certificate will ask for it: found meanwhile
                 beside.submit(environment, integer=True)
                 kept = self.store.kept_model()
-                kept.user.save_ahead(self.paths.private(intent.number))
+                kept.user.save_ahead(self.paths.private(intent.number), self.paths.buckets)
                 return kept, kept.carry_out(intent.request, intent.guarantee, **options)
         part = self.store.staged()
         if intent.action.is_partners:

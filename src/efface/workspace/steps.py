@@ -11,6 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from efface import files
 from efface.errors import LedgerError
 from efface.guarantee.promise import Guarantee
 from efface.model.request import Request
@@ -81,6 +82,11 @@ def sync_directory(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def sync_directories(*paths: Path) -> None:
+    """:func:`sync_directory` of each, all at the same time."""
+    files.at_once(sync_directory, paths)
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ from efface.workspace.manifest import NAME as MANIFEST
 from efface.workspace.manifest import Manifest, digests_of
 from efface.workspace.paths import ROWS
 from efface.workspace.published import current, load
-from efface.workspace.steps import Milestone, reach, sync_directory
+from efface.workspace.steps import Milestone, reach, sync_directories, sync_directory
 from efface.workspace.stored_certificate import certificate_of
 from efface.workspace.superseded import CERTIFICATE_SCHEMA
 
@@ -245,33 +245,32 @@ class Store:
         core: int,
     ) -> None:
         """All files of a release, on disk but not yet served."""
-        with files.hashing() as written:
-            model.save_user(self.paths.release(number))
+        release, private = self.paths.release(number), self.paths.private(number)
+        with files.hashing() as written, files.synced_together():
+            model.save_user(release)
             reach(Milestone.RELEASE)
             self._write_private(number, model)
-        forgotten.save(self.paths.private(number))
-        reach(Milestone.PRIVATE)
-        if certificate is not None:
-            folder = self.paths.certificates
-            for form, values in (
-                ("private", certificate.private()),
-                ("public", certificate.public()),
-            ):
-                named = {"schema": CERTIFICATE_SCHEMA, **values}
-                mode = files.PRIVATE if form == "private" else files.PUBLIC
-                files.write_json(folder / f"{number}.{form}.json", named, mode=mode)
-            sync_directory(folder)
-        reach(Milestone.CERTIFICATE)
+            forgotten.save(private)
+            reach(Milestone.PRIVATE)
+            if certificate is not None:
+                self._write_certificate(number, certificate)
+            reach(Milestone.CERTIFICATE)
         self._manifest_of(number, core, model.cache, forgotten.key, written)
-        for folder in (self.paths.private(number), self.paths.release(number)):
-            sync_directory(folder)
-            sync_directory(folder.parent)
+        rows = [self.paths.buckets] if require_training_data(model.data).rows is not None else []
+        folders = (private, private.parent, release, release.parent, self.paths.certificates)
+        sync_directories(*folders, *rows)
+
+    def _write_certificate(self, number: int, certificate: Certificate) -> None:
+        forms = {"private": certificate.private(), "public": certificate.public()}
+        for form, values in forms.items():
+            named = {"schema": CERTIFICATE_SCHEMA, **values}
+            mode = files.PRIVATE if form == "private" else files.PUBLIC
+            files.write_json(self.paths.certificates / f"{number}.{form}.json", named, mode=mode)
 
     def _write_private(self, number: int, model: MixedLinear | KeptModel) -> None:
         private, data = self.paths.private(number), require_training_data(model.data)
-        data.save(private, self.paths.buckets)
-        if data.rows is not None:
-            sync_directory(self.paths.buckets)
+        if not model.user.has_saved(data):
+            data.save(private, self.paths.buckets)
         model.user.save_private(private)
         history = asdict(model.user.history)
         values = {"schema": STATE_SCHEMA, "shifts": model.user.shifts, "history": history}

@@ -222,7 +222,7 @@ def test_the_digest_is_the_same_taken_from_the_words_of_a_file(limbs: int) -> No
     rows, targets = random_rows(90, 600, 2, bits=16)
     packed = fitted(rows, targets, bits=16, limbs=limbs)
     arrays = packed.to_arrays()
-    with mock.patch.object(module.Statistics, "_word_rows", side_effect=AssertionError):
+    with mock.patch.object(module.Statistics, "_word_blocks", side_effect=AssertionError):
         found = packed.digest()  # known since the words were packed
     assert found == exact_digest(rows, targets, 16, 16)
     again = Statistics.from_arrays(arrays)

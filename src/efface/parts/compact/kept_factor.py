@@ -47,7 +47,7 @@ class KeptFactor:
         if not (folder / NAME).is_file() or (folder / NAME).is_symlink():
             return None
         try:
-            return cls._of(files.read_arrays(folder / NAME), num_features)
+            return cls._of(files.map_arrays(folder / NAME), num_features)
         except (EffaceError, KeyError, ValueError, OSError):
             return None
 

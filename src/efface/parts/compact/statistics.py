@@ -8,8 +8,7 @@ inverse of adding it: the digest after forgetting is that of never having been t
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Literal
 
@@ -27,7 +26,7 @@ from efface.parts.compact.exact import (
     Words,
     pick_kernel,
 )
-from efface.parts.compact.packed import unpack_strip, words_of
+from efface.parts.compact.packed import WordsHash, pack_strip, require_exact, unpack_strip, words_of
 from efface.parts.compact.quantiser import integer_limit
 from efface.parts.compact.row_checks import Integers, require_integers, sums_of_squares
 from efface.parts.compact.workers import working
@@ -170,21 +169,20 @@ class Statistics:
         """
         self._require_whole()
         if self._digest is None:
-            self._digest = self._hash(self._word_rows())
+            for _ in self.words():
+                pass
+        assert self._digest is not None
         return self._digest
 
-    def _hash(self, rows: Iterable[Words]) -> str:
-        first, second = hashlib.sha256(), hashlib.sha256()
-        any_second = False
-        for words in rows:
-            first.update(words[0])
-            for word in words[1:]:
-                second.update(word)
-                any_second = any_second or bool(word.any())
-        whole = hashlib.sha256(self._header(self.num_rows).encode() + first.digest())
-        if any_second:
-            whole.update(second.digest())
-        return whole.hexdigest()
+    def words(self) -> Iterator[Words]:
+        """What is hashed, and saved: the words of the lower triangle of G, some rows at a time, then those of
+        B, (limbs, size). Whoever has taken them all need not wait for the digest."""
+        self._require_whole()
+        running = WordsHash(self.limbs)
+        for words in self._word_blocks():
+            running.update(words)
+            yield words
+        self._digest = running.digest(self._header(self.num_rows))
 
     def strips(self) -> Iterator[tuple[int, int, Floats]]:
         """``(start, stop, G[start:stop, :stop])`` from the top: all of the lower triangle."""
@@ -233,17 +231,18 @@ class Statistics:
         k, c = self.num_features, self.num_outputs
         packed = np.empty((self.limbs, k * (k + 1) // 2 + k * c), dtype="<i8")
         position = 0
-        for words in self._word_rows():
+        for words in self.words():
             packed[:, position : position + words.shape[1]] = words
             position += words.shape[1]
-        if self._digest is None:  # the same words in the same order, and they are at hand
-            self._digest = self._hash([packed])
+        gram, cross = np.split(packed, [k * (k + 1) // 2], axis=1)
+        return {"header": self.header(), "gram": gram, "cross": cross.reshape(-1, k, c)}
+
+    def header(self) -> Words:
+        """What to_arrays says before the sums."""
         n_first = (self.num_rows + 2**63) % 2**64 - 2**63
         n_words = (n_first, (self.num_rows - n_first) >> 64)
-        shape = (k, c, self.bits, self.target_bits, self.limbs)
-        gram, cross = np.split(packed, [k * (k + 1) // 2], axis=1)
-        header = np.array([FORMAT, *shape, *n_words], dtype="<i8")
-        return {"header": header, "gram": gram, "cross": cross.reshape(-1, k, c)}
+        shape = (self.num_features, self.num_outputs, self.bits, self.target_bits, self.limbs)
+        return np.array([FORMAT, *shape, *n_words], dtype="<i8")
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[np.generic]]) -> Statistics:
@@ -257,9 +256,11 @@ class Statistics:
         cross = words_of(arrays, "cross", (limbs, k, c))
         new.num_rows = n_first + (n_second << 64)
         with working() as all_of_them:
-            new._gram = all_of_them.each(lambda span: unpack_strip(gram, *span), new._spans())
+            found = all_of_them.each(lambda span: unpack_strip(gram, *span), new._spans()[::-1])
+        new._gram = [strip for strip, _ in found[::-1]]
         new._cross = ExactArray.from_words(cross)
-        new._entry_bound = new._measure_entry_bound()
+        bounds = [require_exact("cross", new._cross), *(bound for _, bound in found)]
+        new._entry_bound = max(bounds)
         if new.num_rows < 0 or min(new.diagonal()) < 0 or new._entry_bound > new.entry_limit:
             raise FormatError("These are no sums of squares.", "Restore the file, or fit again.")
         return new
@@ -276,14 +277,14 @@ class Statistics:
         k = self.num_features
         return [(start, min(start + STRIP, k)) for start in range(0, k, STRIP)]
 
-    def _word_rows(self) -> Iterator[Words]:
-        """The words of the lower triangle of G, row by row, then those of B, (limbs, size)."""
-        self._require_whole()
+    def _word_blocks(self) -> Iterator[Words]:
         for (start, _), strip in zip(self._spans(), self._gram, strict=True):
-            words = strip.words()
-            for row in range(words.shape[1]):
-                yield words[:, row, : start + row + 1]
-        yield self._cross.words().reshape(self.limbs, -1)
+            yield from pack_strip(strip, start)
+        yield self.cross_words().reshape(self.limbs, -1)
+
+    def cross_words(self) -> Words:
+        """Those of B, (limbs, k, c)."""
+        return self._cross.words()
 
     def _empty_twin(self, limbs: int) -> Statistics:
         return Statistics(

@@ -77,7 +77,7 @@ class Summed(Forgetter):
     theta: np.ndarray | None
     weights_proved: bool | None  # of the last solve; None: not solved here
     kept_factor: KeptFactor | None = None  # of the sums that were loaded
-    _writer: SumsWriter = SumsWriter()  # of no folder: it has no state
+    _writer = SumsWriter()  # of no folder
 
     @property
     @abstractmethod
@@ -112,10 +112,8 @@ class Summed(Forgetter):
 
     def require_sums(self) -> tuple[Quantiser, Statistics]:
         if self.quantiser is None or self.statistics is None:
-            raise EffaceError(
-                "the compact user part has no bases and scales yet.",
-                "train it first (in Python: model.calibrate() or model.fit()).",
-            )
+            fix = "train it first (in Python: model.calibrate() or model.fit())."
+            raise EffaceError("the compact user part has no bases and scales yet.", fix)
         return self.quantiser, self.statistics
 
     def no_statistics(self) -> Statistics:
@@ -236,6 +234,7 @@ class Summed(Forgetter):
         assert data.rows is not None
         rows = data.rows.select(positions)
         left = data.without(positions)
+        self._writer.note(left)
         result, difference = self.changed((rows,), Direction.OUT, guarantee, test_seed, left.rows)
         residual = result.relative_residual
         certificate = self.certified(left, len(positions), residual, difference)
@@ -302,9 +301,8 @@ class Summed(Forgetter):
                 f"{reached(difference.epsilon_bound)} reached; nothing was changed.",
                 f"raise sigma above {distance / guarantee.shift(self.num_weights):.2g}, or epsilon.",
             )
-        self.theta = noise.release_on_grid(
-            self.theta, guarantee.sigma, guarantee.grid, test_seed=test_seed
-        ).values
+        sigma, grid = guarantee.sigma, guarantee.grid
+        self.theta = noise.release_on_grid(self.theta, sigma, grid, test_seed=test_seed).values
         return result, difference
 
     def certified(
@@ -375,8 +373,11 @@ class Summed(Forgetter):
 
     # --- files ------------------------------------------------------------------------------------
 
-    def save_ahead(self, folder: Path) -> None:
-        self._writer = SumsWriter(folder)
+    def save_ahead(self, folder: Path, buckets: Path) -> None:
+        self._writer = SumsWriter(folder, buckets)
+
+    def has_saved(self, data: TrainingSet) -> bool:
+        return self._writer.saved is data
 
     def save_private(self, folder: Path) -> None:
         """The sums."""
