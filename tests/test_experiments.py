@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import importlib.metadata
-import importlib.util
 import json
 import os
 import re
@@ -13,11 +12,10 @@ import sys
 import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
-from tests.places import ROOT
+from tests.places import ROOT, script
 
 import efface
 
@@ -25,18 +23,7 @@ SOURCE = Path(efface.__file__).parents[1]  # a script gets the efface that is te
 RESULTS = sorted((ROOT / "benchmarks/results").rglob("*.json"))
 
 
-def script(name: str) -> ModuleType:
-    """A benchmark's module, without its folder on the path."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / f"benchmarks/{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-outcome = script("outcome")
+outcome = script("benchmarks/outcome.py")
 
 
 def run(script: str, *words: object) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from types import ModuleType
@@ -10,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.places import ROOT
+from tests.places import ROOT, script
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
@@ -52,12 +51,7 @@ def test_nothing_that_it_printed_is_committed(path: Path) -> None:
 @pytest.fixture(scope="module")
 def site() -> ModuleType:
     """tools/docs_notebooks.py, by which ``make docs`` makes the pages."""
-    spec = importlib.util.spec_from_file_location("notebooks", ROOT / "tools/docs_notebooks.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script("tools/docs_notebooks.py")
 
 
 def test_each_is_a_page_of_the_site_with_all_of_its_words_and_code(site: ModuleType) -> None:

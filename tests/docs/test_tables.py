@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 from types import ModuleType
 
 import pytest
-from tests.places import ROOT
+from tests.places import script
 
 SENTENCE = "what went wrong with <code>make demo</code>, told in a sentence of many words"
 
 
 @pytest.fixture(scope="module")
 def tables() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("tables", ROOT / "tools/docs_tables.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script("tools/docs_tables.py")
 
 
 def test_cells_with_sentences_keep_their_width(tables: ModuleType) -> None:

@@ -10,6 +10,7 @@ from tests import cases
 from tests.reference import explicit_jacobian, ridge_solution
 from torch import Tensor, nn
 
+from efface import files
 from efface.errors import EffaceError
 from efface.linear.frozen import final_names
 from efface.linear.operator import TangentOperator
@@ -208,10 +209,20 @@ def test_a_killed_solve_goes_on_where_it_was(tmp_path: Path) -> None:
     assert not state.path.exists()
 
 
-def test_a_damaged_state_is_no_state(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["no tensors", "other names", "another problem's"])
+def test_a_state_of_something_else_is_no_state(tmp_path: Path, kind: str) -> None:
     state = SolveState(tmp_path / "solve.partial")
     assert state.read() is None
-    state.path.write_bytes(b"nothing of the kind")
+    one, point = torch.zeros(2, 2), ("alpha", "w", "residual", "gradient")
+    tensors = {
+        **{f"point.{n}": one for n in point},
+        **{f"walk.{n}": one for n in ("x", "moved", "r", "p")},
+    }
+    tensors |= {name: torch.zeros(3) for name in ("history", "norms", "numbers")}
+    if kind == "no tensors":
+        state.path.write_bytes(b"nothing of the kind")
+    else:
+        files.write_tensors(state.path, {"w": one} if kind == "other names" else tensors)
     e = explicit("cnn")
     assert EXACT.solve(e.problem, state=state).status is Status.CONVERGED
     assert not state.path.exists()

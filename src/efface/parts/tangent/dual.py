@@ -136,11 +136,11 @@ class DualConjugateGradient:
         self._check(problem)
         told: Progress = progress or (lambda fraction, message: None)
         before, history = problem.passes, list[float]()
-        kept = state.read() if state is not None else None
+        kept = _unpacked(state.read(), problem) if state is not None else None
         if kept is None:
             (point, at_zero), walk = self._start(problem, start), None
         else:
-            point, walk, history, (at_zero, passes) = _unpacked(kept)
+            point, walk, history, (at_zero, passes) = kept
             problem.passes += passes
         aim = self._aim(problem, at_zero)
         kernel: KroneckerKernel | None = None
@@ -289,9 +289,22 @@ def _packed(
     }
 
 
-def _unpacked(kept: dict[str, Tensor]) -> tuple[_Point, _Walk, list[float], list[float]]:
-    names = ("alpha", "w", "residual", "gradient")
-    point = _Point(*(kept[f"point.{name}"] for name in names))
+def _unpacked(
+    kept: dict[str, Tensor] | None, problem: RidgeProblem
+) -> tuple[_Point, _Walk, list[float], list[float]] | None:
+    """None: nothing was kept, or something else, which does not fit the problem."""
+    samples, weights = tuple(problem.targets.shape), (problem.operator.d,)
+    shapes = {
+        **dict.fromkeys(("point.alpha", "point.residual", "walk.x", "walk.r", "walk.p"), samples),
+        **dict.fromkeys(("point.w", "point.gradient", "walk.moved"), weights),
+        "numbers": (3,),
+    }
+    lists = {"history", "norms"}
+    if kept is None or set(kept) != {*shapes, *lists}:
+        return None
+    if any(tuple(kept[name].shape) != shape for name, shape in shapes.items()):
+        return None
+    point = _Point(*(kept[f"point.{name}"] for name in ("alpha", "w", "residual", "gradient")))
     rz, *numbers = kept["numbers"].tolist()
     x, moved, r, p = (kept[f"walk.{name}"] for name in ("x", "moved", "r", "p"))
     walk = _Walk(x, moved, r, p, rz, kept["norms"].tolist())
