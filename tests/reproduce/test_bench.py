@@ -50,3 +50,14 @@ def test_a_long_silence_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
         now[0] = at
         progress(fraction, f"at {at:g} s")
     assert [text.split(" at ")[1] for text in said] == ["1 s", "3 s", "200 s"]
+
+
+def test_a_solved_request_says_how_it_stands(tmp_path: Path) -> None:
+    said = list[str]()
+    bench = Bench("digits", "cnn", PRESETS["tiny"], tmp_path / "cache", say=said.append)
+    specimen = Specimen(bench, bench.spot())
+    assert specimen.weights.any()
+    said.clear()
+    specimen.at_once("solved", lambda own: own.solving)
+    assert said[0].startswith("solved: all requests as one")
+    assert any("residual" in text for text in said[1:])

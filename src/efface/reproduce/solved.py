@@ -9,6 +9,7 @@ from torch import Tensor
 from efface.audit.methods import Claim, Method, NewWeights, normal
 from efface.audit.scene import Scene
 from efface.parts.tangent.preconditioners import Preconditioner
+from efface.progress import Progress
 from efface.reproduce.minimiser import minimise
 
 
@@ -18,6 +19,7 @@ class SolvedByDistance(Method):
 
     max_passes: int = 500
     preconditioner: Preconditioner | None = None
+    progress: Progress | None = None
 
     claim = Claim.CERTIFIED
     kinds = ("tangent",)
@@ -31,6 +33,7 @@ class SolvedByDistance(Method):
             distance=distance,
             max_passes=self.max_passes,
             preconditioner=self.preconditioner,
+            progress=self.progress,
         )
         released = solution.value + g.sigma * normal(len(weights), seed)
         return NewWeights(released, solution.value, solution.distance_bound)

@@ -230,7 +230,11 @@ class Specimen:
     def solving(self) -> Method:
         """The solved procedure, with the budget of the preset."""
         passes = 2 * self.bench.preset.passes
-        by: dict[str, Any] = {"max_passes": passes, "preconditioner": self.preconditioner}
+        by: dict[str, Any] = {
+            "max_passes": passes,
+            "preconditioner": self.preconditioner,
+            "progress": self._dots,
+        }
         return SolvedByDistance("solved", METHODS["solved"].title, **by)
 
     @property
