@@ -9,8 +9,12 @@ import torch
 
 from efface.network.core import Core
 from efface.reproduce import bench as bench_module
+from efface.reproduce import run as run_module
 from efface.reproduce.bench import Bench, dots
+from efface.reproduce.catalog import FIGURES
+from efface.reproduce.figure import PaperFigure
 from efface.reproduce.presets import PRESETS
+from efface.reproduce.run import LOOKS, Pace, expected, pace
 from efface.reproduce.specimen import Specimen
 
 
@@ -61,3 +65,30 @@ def test_a_solved_request_says_how_it_stands(tmp_path: Path) -> None:
     specimen.at_once("solved", lambda own: own.solving)
     assert said[0].startswith("solved: all requests as one")
     assert any("residual" in text for text in said[1:])
+
+
+def test_the_expected_time_is_of_what_is_missing(bench: Bench) -> None:
+    figure = FIGURES["l2"]
+    parts = list(figure.parts(bench))
+    whole = 2.0 * figure.passes(bench) + 7.0 * LOOKS * figure.solves(bench)
+    assert expected(figure, bench, Pace(2.0, 7.0), parts) == pytest.approx(whole)
+    half = expected(figure, bench, Pace(2.0, 7.0), parts[: len(parts) // 2])
+    assert half == pytest.approx(whole * (len(parts) // 2) / len(parts))
+    assert expected(figure, bench, Pace(2.0, 7.0), []) == 0
+
+
+def test_a_pass_and_a_look_are_timed_for_all_images(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(0, 1000, 3))  # every call of it is 3 seconds later
+    monkeypatch.setattr(run_module.time, "monotonic", lambda: float(next(clock)))
+    found = pace(bench)
+    n = len(bench.records) - len(bench.records.test)
+    assert found.each == pytest.approx(3.0 / min(n, run_module.SOME) * n)
+    assert found.look == pytest.approx(3.0 / run_module.FEW * n)
+
+
+@pytest.mark.parametrize("figure", FIGURES.values(), ids=FIGURES)
+def test_every_figure_knows_what_it_solves(figure: PaperFigure, bench: Bench) -> None:
+    assert figure.solves(bench) >= 1
+    assert figure.passes(bench) > 0

@@ -34,6 +34,7 @@ class PaperFigure:
         claim: what the paper says, in our words.
         parts: what has to be measured, by name; each is a small dictionary for JSON.
         passes: about how many passes over the data all parts take, for the expected time.
+        solves: how many models all parts solve for; each is looked at in float64 (``run.expected``).
         draw, table, verdict: from results alone; they compute nothing else.
         settings: what the results depend on; the bench's own by default.
     """
@@ -43,6 +44,7 @@ class PaperFigure:
     claim: str
     parts: Callable[[Bench], dict[str, Callable[[], Values]]]
     passes: Callable[[Bench], float]
+    solves: Callable[[Bench], float]
     draw: Callable[[Results], list[Drawing]]
     table: Callable[[Results], Table]
     verdict: Callable[[Results], str]
@@ -51,6 +53,11 @@ class PaperFigure:
 
 def seeds(bench: Bench) -> range:
     return range(bench.preset.seeds)
+
+
+def three_solves(bench: Bench) -> float:
+    """The trained model, all requests as one, and the retrained model, a seed."""
+    return 3.0 * bench.preset.seeds
 
 
 def by_name(results: Results, start: str = "") -> dict[str, list[Values]]:

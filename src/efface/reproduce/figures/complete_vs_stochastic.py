@@ -6,7 +6,15 @@ from collections.abc import Callable
 
 from efface.reproduce import procedures
 from efface.reproduce.bench import Bench
-from efface.reproduce.figure import PaperFigure, Results, Values, by_name, judged, mean
+from efface.reproduce.figure import (
+    PaperFigure,
+    Results,
+    Values,
+    by_name,
+    judged,
+    mean,
+    three_solves,
+)
 from efface.reproduce.figures.info_vs_noise import draw, noise_parts, sgd_passes, table
 
 
@@ -40,6 +48,7 @@ FIGURE = PaperFigure(
     "With as many steps, the complete residual gradient leaves less information and a lower test error.",
     parts,
     passes,
+    three_solves,
     draw,
     table,
     verdict,

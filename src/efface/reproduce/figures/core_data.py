@@ -19,6 +19,7 @@ from efface.reproduce.figure import (
     percent,
     seeds,
     short,
+    three_solves,
 )
 from efface.reproduce.figures.info_vs_noise import sgd_passes
 from efface.reproduce.figures.l2 import against, forgotten
@@ -37,6 +38,10 @@ def parts(bench: Bench) -> dict[str, Callable[[], Values]]:
 def passes(bench: Bench) -> float:
     p = bench.preset
     return p.seeds * len(p.core_fractions) * (120 + sgd_passes(bench, bench.paper_epochs))
+
+
+def solves(bench: Bench) -> float:
+    return three_solves(bench) * len(bench.preset.core_fractions)
 
 
 def _sorted(results: Results) -> list[list[Values]]:
@@ -95,6 +100,7 @@ FIGURE = PaperFigure(
     "With a part of the task in the core data the model is better and forgets more easily.",
     parts,
     passes,
+    solves,
     draw,
     table,
     verdict,

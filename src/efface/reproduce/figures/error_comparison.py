@@ -157,6 +157,10 @@ def passes(bench: Bench) -> float:
     return p.seeds * (SOLVE + p.sgd_epochs + p.tune_epochs)
 
 
+def solves(bench: Bench) -> float:
+    return float(bench.preset.seeds)
+
+
 def draw(results: Results) -> list[Drawing]:
     found = by_name(results)
     names = [name for name in TITLES if name in found]
@@ -206,6 +210,7 @@ FIGURE = PaperFigure(
     "The mixed-linear model is close to a fine-tuned network and clearly better than the last layer.",
     parts,
     passes,
+    solves,
     draw,
     table,
     verdict,

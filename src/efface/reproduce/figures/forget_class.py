@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from efface.reproduce.bench import Bench
-from efface.reproduce.figure import PaperFigure, Results, Values, by_name, judged, mean, percent
+from efface.reproduce.figure import (
+    PaperFigure,
+    Results,
+    Values,
+    by_name,
+    judged,
+    mean,
+    percent,
+    three_solves,
+)
 from efface.reproduce.figures import readouts
 
 
@@ -36,6 +45,7 @@ FIGURE = PaperFigure(
     "ML-forgetting also removes a class: its error becomes 100 %, as when retrained without it.",
     parts,
     passes,
+    three_solves,
     readouts.draw,
     readouts.table,
     verdict,

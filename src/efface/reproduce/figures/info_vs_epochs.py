@@ -22,6 +22,7 @@ from efface.reproduce.figure import (
     percent,
     seeds,
     short,
+    three_solves,
 )
 from efface.reproduce.figures.info_vs_noise import sgd_passes
 from efface.reproduce.procedures import Procedure
@@ -137,6 +138,7 @@ FIGURE = PaperFigure(
     "Two or three epochs a request suffice: little information is left, where retraining takes 50.",
     parts,
     passes,
+    three_solves,
     draw,
     table,
     verdict,

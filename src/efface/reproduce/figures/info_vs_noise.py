@@ -20,6 +20,7 @@ from efface.reproduce.figure import (
     mean,
     seeds,
     short,
+    three_solves,
 )
 from efface.reproduce.method_run import Run
 from efface.reproduce.procedures import SOLVED, Procedure, paper, paper_at_printed_rate
@@ -189,6 +190,7 @@ FIGURE = PaperFigure(
     "The remaining information falls with the noise, the test error rises; a range of σ has both low.",
     parts,
     passes,
+    three_solves,
     draw,
     table,
     verdict,

@@ -22,6 +22,7 @@ from efface.reproduce.figure import (
     percent,
     seeds,
     short,
+    three_solves,
 )
 from efface.reproduce.figures.info_vs_noise import sgd_passes
 from efface.reproduce.procedures import paper
@@ -59,6 +60,10 @@ def forgotten(bench: Bench, spot: Spot) -> Values:
 def passes(bench: Bench) -> float:
     p = bench.preset
     return p.seeds * len(p.mus) * (120 + sgd_passes(bench, bench.paper_epochs))
+
+
+def solves(bench: Bench) -> float:
+    return three_solves(bench) * len(bench.preset.mus)
 
 
 def _sorted(results: Results) -> list[list[Values]]:
@@ -136,6 +141,7 @@ FIGURE = PaperFigure(
     "A stronger ridge makes forgetting easier and, taken too far, the model worse.",
     parts,
     passes,
+    solves,
     draw,
     table,
     verdict,

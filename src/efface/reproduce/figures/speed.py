@@ -172,6 +172,7 @@ FIGURE = PaperFigure(
     "Forgetting takes 2 to 3 passes where retraining takes 50: 16 to 25 times faster.",
     parts,
     passes,
+    lambda bench: 2.0,
     draw,
     table,
     verdict,
