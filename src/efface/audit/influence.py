@@ -57,8 +57,9 @@ def influence_left(
     if not scene.shared:
         return Influence(share, resolution)
     wanted = min(len(scene.forget), len(scene.test))
-    inside = _shares(scene, scene.train.select(scene.forget), moved, retrained)
-    outside = _shares(scene, scene.test.select(torch.arange(wanted)), moved, retrained)
+    factor = _factor(scene)
+    inside = _shares(scene, factor, scene.train.select(scene.forget), moved, retrained)
+    outside = _shares(scene, factor, scene.test.select(torch.arange(wanted)), moved, retrained)
     values = (inside.numpy(), outside.numpy())
     return Influence(share, resolution, auc(*values), list(chance_interval(*values)))
 
@@ -71,13 +72,20 @@ def _rounding(weights: Tensor, undone: Tensor) -> float:
     return 6 * 2.0**-24 * float((weights * along).norm()) / math.sqrt(3)
 
 
-def _shares(scene: Scene, samples: Samples, moved: Tensor, retrained: Tensor) -> Tensor:
-    """⟨w − w_r, u_x⟩/‖u_x‖² of every sample, (n,): with Θ shared by classes, u_x = (H⁻¹ψ) eᵀ."""
+def _factor(scene: Scene) -> Tensor:
+    """The Cholesky factor of n H, H the Hessian of what stays that all classes share, (k, k)."""
     rows = scene.train.select(scene.retained).inputs[slice(None)].double()
     hessian = rows.T @ rows
     hessian.diagonal().add_(len(rows) * scene.ridge(len(rows)))
+    return torch.linalg.cholesky(hessian)
+
+
+def _shares(
+    scene: Scene, factor: Tensor, samples: Samples, moved: Tensor, retrained: Tensor
+) -> Tensor:
+    """⟨w − w_r, u_x⟩/‖u_x‖² of every sample, (n,): with Θ shared by classes, u_x = (H⁻¹ψ) eᵀ."""
     features = samples.inputs[slice(None)].double()  # (n, k)
-    pulled = torch.cholesky_solve(features.T, torch.linalg.cholesky(hessian)).T  # (n, k)
+    pulled = torch.cholesky_solve(features.T, factor).T  # (n, k)
     left = scene.targets(samples) - features @ retrained.view(-1, features.shape[1]).T  # (n, c)
     along = torch.einsum("nk,ck,nc->n", pulled, moved.view(-1, features.shape[1]), left)
     return along / (pulled.square().sum(1) * left.square().sum(1)).clamp_min(1e-300)

@@ -28,10 +28,22 @@ class LastLayer:
 
 
 def ridge(rows: Tensor, targets: Tensor, mu: float) -> Tensor:
-    """(XᵀX/n + μI)⁻¹ XᵀY/n in float64, (p, c)."""
-    x, n = rows.double(), len(rows)
-    gram = x.T @ x / n + mu * torch.eye(x.shape[1], dtype=x.dtype)
-    return torch.cholesky_solve(x.T @ targets.double() / n, torch.linalg.cholesky(gram))
+    """(XᵀX/n + μI)⁻¹ XᵀY/n in float64, (p, c).
+
+    With fewer rows than numbers in one it is solved between samples, Xᵀ(XXᵀ/n + μI)⁻¹ Y/n: the same
+    weights, from a smaller matrix.
+    """
+    x, y = rows.double(), targets.double()
+    n, p = x.shape
+    if n < p:
+        return x.T @ _solved(x @ x.T / n, mu, y / n)
+    return _solved(x.T @ x / n, mu, x.T @ y / n)
+
+
+def _solved(gram: Tensor, mu: float, right: Tensor) -> Tensor:
+    """(G + μI)⁻¹ R; G is changed."""
+    gram.diagonal().add_(mu)
+    return torch.cholesky_solve(right, torch.linalg.cholesky(gram))
 
 
 def with_ones(features: Tensor) -> Tensor:
