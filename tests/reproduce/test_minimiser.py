@@ -13,9 +13,11 @@ from efface.linear.operator import TangentOperator
 from efface.linear.solution import Status
 from efface.network.targets import one_hot
 from efface.parts.tangent.preconditioners import Identity
+from efface.parts.tangent.primal import SharedRows
 from efface.parts.tangent.problem import RidgeProblem
 from efface.reproduce.figure import judged
 from efface.reproduce.minimiser import between_samples, dense_factor, minimise
+from efface.reproduce.multipliers import Multipliers
 
 
 def problem_of(name: str, n: int, mu: float = 1e-2) -> tuple[RidgeProblem, torch.Tensor]:
@@ -79,3 +81,48 @@ def test_the_factor_of_everybody_solves_for_some_in_few_passes() -> None:
     assert quick.status is Status.CONVERGED
     assert quick.passes < plain.passes / 2
     assert dense_factor(problem_of("cnn", 7)[0]) is None  # that one is solved between samples
+
+
+def some_of(samples: SharedRows, labelled: RidgeProblem, index: torch.Tensor) -> RidgeProblem:
+    rows = samples.select(index.numpy())
+    return RidgeProblem(labelled.operator, rows, labelled.targets[index], labelled.mu)
+
+
+def test_from_the_multipliers_of_a_near_problem_it_takes_fewer_passes_to_the_same_end() -> None:
+    own, _ = problem_of("cnn", 14)
+    samples, known = SharedRows(own.primal), Multipliers()
+    torch.manual_seed(0)
+    targets = own.targets + 1e-4 * torch.randn(own.targets.shape, dtype=torch.float64)
+    before, now = (RidgeProblem(own.operator, samples, y, own.mu) for y in (own.targets, targets))
+    known.keep(before, minimise(before, distance=1e-6, max_passes=2000))
+    cold = minimise(now, distance=1e-6, max_passes=2000)
+    warm = minimise(now, distance=1e-6, max_passes=2000, multipliers=known.near(now))
+    wanted = minimise(now, distance=1e-12, max_passes=2000).value
+    for solution in (cold, warm):
+        assert solution.status is Status.CONVERGED
+        assert solution.distance_bound is not None
+        assert solution.distance_bound <= 1e-6
+        assert float((solution.value - wanted).norm()) <= 2e-6
+    assert warm.passes < 0.7 * cold.passes
+    known.keep(now, warm)
+    again = minimise(now, distance=1e-6, multipliers=known.near(now))
+    assert again.passes <= 2  # it is looked at, and there
+
+
+def test_the_nearest_multipliers_are_taken_and_none_where_a_request_is_timed() -> None:
+    labelled, _ = problem_of("cnn", 14)
+    samples, known = SharedRows(labelled.primal), Multipliers()
+    whole = some_of(samples, labelled, torch.arange(14))
+    assert known.near(whole) is None
+    few, most = (some_of(samples, labelled, i) for i in (torch.arange(4), torch.arange(13).flip(0)))
+    solutions = [minimise(problem, distance=1e-6, max_passes=2000) for problem in (few, most)]
+    for problem, solution in zip((few, most), solutions, strict=True):
+        known.keep(problem, solution)
+    near, own = known.near(whole), solutions[1].multipliers
+    assert near is not None
+    assert own is not None
+    assert torch.equal(near[:13], own.flip(0))  # those of most, in whole's order
+    assert not near[13].any()
+    with known.unused():
+        assert known.near(whole) is None
+    assert known.near(whole) is not None

@@ -20,7 +20,9 @@ class Status(StrEnum):
 @dataclass(frozen=True)
 class Solution:
     """``residual_norm`` is ‖g_D(value)‖ recomputed on the final value; ``passes`` counts sweeps over
-    the data, the residual's own pass included. ``distance_bound`` ≥ ‖value − w*‖ where a solver proves it."""
+    the data, the residual's own pass included. ``distance_bound`` ≥ ‖value − w*‖ where a solver proves it.
+    ``multipliers`` is α with value = Jᵀα, one row a sample, where it was solved between samples: they tell of
+    every sample, so nobody keeps them but experiments, for problems that are near."""
 
     value: Tensor
     status: Status
@@ -29,6 +31,7 @@ class Solution:
     advice: str = ""
     history: tuple[float, ...] = field(default=(), repr=False)
     distance_bound: float | None = None
+    multipliers: Tensor | None = field(default=None, repr=False)
 
     @property
     def ok(self) -> bool:

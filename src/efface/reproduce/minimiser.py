@@ -7,6 +7,7 @@ outputs that is proved between samples (``DualConjugateGradient``), otherwise th
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from torch import Tensor
 
@@ -37,10 +38,13 @@ def minimise(
     distance: float | None = None,
     max_passes: int = 500,
     preconditioner: Preconditioner | None = None,
+    multipliers: Tensor | None = None,
     state: SolveState | None = None,
     progress: Progress | None = None,
 ) -> Solution:
     """w with ‖w − w*‖ ≤ ``distance``, or ≤ ``precision`` · ‖w‖; the solution has the bound that was proved.
+
+    ``multipliers``: α to begin from, of a solve between samples (``multipliers.py``); elsewhere not used.
 
     ``state``: where a solve between samples is kept on its way (the others are over soon).
 
@@ -49,7 +53,7 @@ def minimise(
     """
     if between_samples(problem):
         dual = DualConjugateGradient(max_passes=max_passes, distance=distance, precision=precision)
-        return dual.solve(problem, start, state=state, progress=progress)
+        return dual.solve(problem, start, multipliers=multipliers, state=state, progress=progress)
     preconditioner = preconditioner or dense_factor(problem) or Identity()
     before, solution = problem.passes, _unsolved(problem, start)
     for _ in range(ROUNDS):
@@ -68,6 +72,16 @@ def minimise(
     status = Status.CONVERGED if bound <= wanted else Status.STOPPED_SHORT
     passes = problem.passes - before
     return replace(solution, status=status, passes=passes, distance_bound=bound)
+
+
+def told(solution: Solution) -> dict[str, Any]:
+    """What is kept of a solve besides the weights."""
+    return {
+        "passes": solution.passes,
+        "status": str(solution.status),
+        "residual_norm": solution.residual_norm,
+        "distance_bound": solution.distance_bound,
+    }
 
 
 def dense_factor(problem: RidgeProblem) -> DenseFactor | None:

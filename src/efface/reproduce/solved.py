@@ -11,6 +11,7 @@ from efface.audit.scene import Scene
 from efface.parts.tangent.preconditioners import Preconditioner
 from efface.progress import Progress
 from efface.reproduce.minimiser import minimise
+from efface.reproduce.multipliers import Multipliers
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class SolvedByDistance(Method):
     max_passes: int = 500
     preconditioner: Preconditioner | None = None
     progress: Progress | None = None
+    multipliers: Multipliers | None = None
 
     claim = Claim.CERTIFIED
     kinds = ("tangent",)
@@ -27,13 +29,17 @@ class SolvedByDistance(Method):
     def forget(self, scene: Scene, weights: Tensor, seed: int) -> NewWeights:
         g = scene.guarantee
         distance = g.shift(scene.operator.d) * g.sigma
+        problem, known = scene.retained_problem, self.multipliers
         solution = minimise(
-            scene.retained_problem,
+            problem,
             weights,
             distance=distance,
             max_passes=self.max_passes,
             preconditioner=self.preconditioner,
+            multipliers=known.near(problem) if known is not None else None,
             progress=self.progress,
         )
+        if known is not None:
+            known.keep(problem, solution)
         released = solution.value + g.sigma * normal(len(weights), seed)
         return NewWeights(released, solution.value, solution.distance_bound)

@@ -30,7 +30,8 @@ from efface.parts.tangent.user import TangentUser
 from efface.parts.view import Samples
 from efface.reproduce.bench import Bench, Spot, dots, part_of
 from efface.reproduce.method_run import Run
-from efface.reproduce.minimiser import dense_factor, minimise
+from efface.reproduce.minimiser import dense_factor, minimise, told
+from efface.reproduce.multipliers import Multipliers
 from efface.reproduce.solved import SolvedByDistance
 
 STABILITY_SAMPLES = 256
@@ -52,6 +53,7 @@ class Specimen:
         self.user = TangentUser(core, mu=spot.mu, layers=bench.preset.layers)
         public = partial(bench.tensor, core, shown)
         self.guarantee = self.user.plan(1.0, 1e-5, None, "secret", public)
+        self.multipliers = Multipliers()
         self._seen: dict[str, Tensor] = {}  # logits on the test samples, by weights
         self._beside: dict[str, Any] = {}
         known = set(shown.ids)
@@ -80,8 +82,21 @@ class Specimen:
     def minimiser_of(self, problem: RidgeProblem) -> Tensor:
         """For worlds with canaries: solved as training is."""
         p = self.bench.preset
-        options: dict[str, Any] = {"max_passes": p.passes, "preconditioner": self.preconditioner}
-        return minimise(problem, precision=p.precision, **options).value
+        return self._minimise(problem, precision=p.precision, max_passes=p.passes).value
+
+    def _minimise(
+        self, problem: RidgeProblem, start: Tensor | None = None, **options: Any
+    ) -> Solution:
+        solution = minimise(
+            problem,
+            start,
+            preconditioner=self.preconditioner,
+            multipliers=self.multipliers.near(problem),
+            progress=self._dots,
+            **options,
+        )
+        self.multipliers.keep(problem, solution)
+        return solution
 
     @cached_property
     def preconditioner(self) -> Preconditioner | None:
@@ -124,7 +139,7 @@ class Specimen:
 
     @property
     def largest_distance(self) -> float:
-        """To the retrained model, as the guarantee asks it of a request."""
+        """To the retrained model."""
         return self.guarantee.shift(self.user.operator.d) * self.guarantee.sigma
 
     @cached_property
@@ -134,18 +149,14 @@ class Specimen:
         def make() -> dict[str, Any]:
             self.bench.say(f"training at {self.spot}")
             begin, problem = time.monotonic(), self.scene.problem(self.scene.everyone)
-            p = self.bench.preset
-            solution = minimise(
-                problem,
-                precision=p.precision,
-                max_passes=self.passes,
-                preconditioner=self.preconditioner,
-                state=self.bench.solve_state(self._key(what="training")),
-                progress=self._dots,
-            )
-            return {"weights": solution.value, "seconds": time.monotonic() - begin} | _told(
-                solution
-            )
+            goal: dict[str, Any] = {
+                "precision": self.bench.preset.precision,
+                "max_passes": self.passes,
+            }
+            state = self.bench.solve_state(self._key(what="training"))
+            solution = self._minimise(problem, state=state, **goal)
+            seconds = time.monotonic() - begin
+            return {"weights": solution.value, "seconds": seconds} | told(solution)
 
         return self.bench.kept(self._key(what="training"), make)
 
@@ -204,38 +215,33 @@ class Specimen:
 
     @cached_property
     def reference(self) -> dict[str, Any]:
-        """The minimiser without all that was asked to be forgotten, ``nearer`` than a request has to come.
-
-        What it is does not depend on where the solve begins: with what the solved procedure leaves, which is
-        near already.
-        """
+        """The minimiser without all that was asked to be forgotten, ``nearer`` than a request has to come;
+        from what the solved procedure leaves, which is near already."""
 
         def make() -> dict[str, Any]:
             near = self.at_once("solved", lambda specimen: specimen.solving)
             self.bench.say(f"retraining at {self.spot}")
             p, problem = self.bench.preset, self.forgotten.retained_problem
-            solution = minimise(
-                problem,
-                near.state,
-                distance=self.largest_distance / p.nearer,
-                max_passes=2 * p.passes,
-                preconditioner=self.preconditioner,
-                progress=self._dots,
-            )
-            return {"weights": solution.value} | _told(solution)
+            goal: dict[str, Any] = {
+                "distance": self.largest_distance / p.nearer,
+                "max_passes": 2 * p.passes,
+            }
+            solution = self._minimise(problem, near.state, **goal)
+            return {"weights": solution.value} | told(solution)
 
         return self.bench.kept(self._key(what="retrained"), make)
 
     @property
     def solving(self) -> Method:
         """The solved procedure, with the budget of the preset."""
-        passes = 2 * self.bench.preset.passes
-        by: dict[str, Any] = {
-            "max_passes": passes,
-            "preconditioner": self.preconditioner,
-            "progress": self._dots,
-        }
-        return SolvedByDistance("solved", METHODS["solved"].title, **by)
+        return SolvedByDistance(
+            "solved",
+            METHODS["solved"].title,
+            max_passes=2 * self.bench.preset.passes,
+            preconditioner=self.preconditioner,
+            progress=self._dots,
+            multipliers=self.multipliers,
+        )
 
     @property
     def retrained(self) -> Tensor:
@@ -289,9 +295,10 @@ class Specimen:
         for positions in self.sets:
             scene = self.scene.restricted(keep.nonzero()[:, 0], positions)
             begin = time.monotonic()
-            done = method(scene, done.state, self.spot.seed)
-            seconds = time.monotonic() - begin
-            passes = scene.retained_problem.passes if "retained_problem" in vars(scene) else 0.0
+            with self.multipliers.unused():
+                done = method(scene, done.state, self.spot.seed)
+            seconds, known = time.monotonic() - begin, "retained_problem" in vars(scene)
+            passes = scene.retained_problem.passes if known else 0.0
             steps.append({"seconds": seconds, "passes": passes})
             keep[positions] = False
         return done, steps
@@ -301,9 +308,10 @@ class Specimen:
 
         def make() -> dict[str, Any]:
             self.bench.say(f"{name}: all requests as one at {self.spot}")
-            method, scene, begin = choice(self), self.forgotten, time.monotonic()
-            before = scene.retained_problem.passes
-            done = method(scene, self.weights, self.spot.seed)
+            method, scene, weights = choice(self), self.forgotten, self.weights
+            begin, before = time.monotonic(), scene.retained_problem.passes
+            with self.multipliers.unused():
+                done = method(scene, weights, self.spot.seed)
             step = {
                 "seconds": time.monotonic() - begin,
                 "passes": scene.retained_problem.passes - before,
@@ -358,16 +366,6 @@ class Specimen:
     @cached_property
     def _test_outputs(self) -> Callable[[Tensor], Tensor]:
         return self.scene.outputs(self.scene.test)
-
-
-def _told(solution: Solution) -> dict[str, Any]:
-    """What is kept of a solve besides the weights."""
-    return {
-        "passes": solution.passes,
-        "status": str(solution.status),
-        "residual_norm": solution.residual_norm,
-        "distance_bound": solution.distance_bound,
-    }
 
 
 def _by(specimen: ref[Specimen]) -> Callable[[RidgeProblem], Tensor]:

@@ -129,16 +129,21 @@ class DualConjugateGradient:
         problem: RidgeProblem,
         start: Tensor | None = None,
         *,
+        multipliers: Tensor | None = None,
         state: SolveState | None = None,
         progress: Progress | None = None,
     ) -> Solution:
-        """``state``: where the solve is kept on its way. One that was killed there goes on."""
+        """``state``: where the solve is kept on its way. One that was killed there goes on.
+
+        ``multipliers``: an α to begin from, (n, c), instead of weights: it is far nearer than what weights
+        tell of it, since α = (y − f − Jw)/(nμ) makes an error in Jw 1/(nμ) times as large.
+        """
         self._check(problem)
         told: Progress = progress or (lambda fraction, message: None)
         before, history = problem.passes, list[float]()
         kept = _unpacked(state.read(), problem) if state is not None else None
         if kept is None:
-            (point, at_zero), walk = self._start(problem, start), None
+            (point, at_zero), walk = self._start(problem, start, multipliers), None
         else:
             point, walk, history, (at_zero, passes) = kept
             problem.passes += passes
@@ -190,7 +195,8 @@ class DualConjugateGradient:
         else:
             status = Status.STOPPED_SHORT
             advice = f"{missed:.1e} times too far: raise max_passes (now {self.max_passes}), or raise mu."
-        return Solution(point.w, status, norm, passes, advice, tuple(history), proved)
+        alpha = point.alpha if self.proves else None  # only then is w exactly Jᵀα
+        return Solution(point.w, status, norm, passes, advice, tuple(history), proved, alpha)
 
     def _check(self, problem: RidgeProblem) -> None:
         if problem.n > self.max_samples:
@@ -201,12 +207,16 @@ class DualConjugateGradient:
         """Passes that may still go into CG; what is looked at on the new weights is kept back."""
         return self.max_passes - (problem.passes - before) - (1.5 if self.proves else 1)
 
-    def _start(self, problem: RidgeProblem, start: Tensor | None) -> tuple[_Point, float]:
+    def _start(
+        self, problem: RidgeProblem, start: Tensor | None, multipliers: Tensor | None
+    ) -> tuple[_Point, float]:
         """Where to begin, and ‖g_D(0)‖ where that decides when it is over.
 
         At a minimiser α = (y − f − Jw)/(nμ). For weights that were one before a request this is what is
         left of the old α, and a good start; if it is worse than nothing, begin with nothing.
         """
+        if multipliers is not None and self.proves:
+            return _at(problem, multipliers, problem.pull(multipliers, torch.float64)), 0.0
         warm_start = start is not None and bool(start.any()) and problem.n > 0
         if start is not None and warm_start and self.proves:
             return self._near(problem, start), 0.0
