@@ -235,16 +235,18 @@ class Core:
 
     def logits_of(self, activations: Activations) -> Tensor:
         """f_core on boundary activations, one by one, (n, c)."""
-        return self._each(self.place.of(self.tail), activations, len(self.classes))
+        return self.each(self.place.of(self.tail), activations, len(self.classes))
 
     def features_of(self, activations: Activations) -> Tensor:
         """Pooled features h on boundary activations, one by one, (n, p)."""
         tail: Any = self.place.of(self.tail)
-        return self._each(tail.features, activations, self.tail.head.in_features)
+        return self.each(tail.features, activations, self.tail.head.in_features)
 
-    def _each(
+    def each(
         self, function: Callable[[Tensor], Tensor], activations: Activations, width: int
     ) -> Tensor:
+        """``function`` of each record's boundary activations alone, (n, width)."""
+
         @torch.no_grad()
         def call(i: int) -> Tensor:
             with forward_ad_kernels():

@@ -179,16 +179,15 @@ class TangentUser(UserPart):
         return self.core.logits_of(activations)
 
     def logits(self, activations: Activations) -> Tensor:
-        """f_core + J w in float32, (n, c). With w = 0 these are the core's logits bit for bit."""
-        if not self.weights.any():
-            return self.core.logits_of(activations)
-        weights = self.weights.float()
-        out = [torch.zeros(0, len(self.core.classes))]
-        for start in range(0, len(activations), 64):
-            x = activations[start : start + 64]
-            batch = self.operator.prepare(x)
-            out.append(self.core.logits_of(x) + self.operator.jvp(batch, weights))
-        return torch.cat(out)
+        """f_core + J w in float32, one by one, (n, c). With w = 0 the core's logits bit for bit."""
+        logits, weights = self.core.logits_of(activations), self.weights.float()
+        if not weights.any():
+            return logits
+
+        def moved(x: Tensor) -> Tensor:
+            return self.operator.jvp(self.operator.prepare(x), weights)
+
+        return logits + self.core.each(moved, activations, len(self.core.classes))
 
     def exported(self) -> Exported:
         directions = self.operator.scaled(self.weights.float())
