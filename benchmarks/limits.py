@@ -1,4 +1,4 @@
-"""What this machine can do at best: products of matrices, and reading and writing memory. For all benchmarks.
+"""What this machine can do at best: products of matrices, a copy of memory, hashing. For all benchmarks.
 
 python benchmarks/limits.py
 """
@@ -6,6 +6,7 @@ python benchmarks/limits.py
 from __future__ import annotations
 
 import argparse
+import hashlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -57,12 +58,20 @@ def _copy(rounds: int) -> float:
     return 2 * COPIED / min(seconds(lambda: np.copyto(target, source)) for _ in range(rounds))
 
 
+def hashed(rounds: int = 5) -> float:
+    """Bytes a second through SHA-256, on one core: some processors have no instructions for it."""
+    source = np.ones(COPIED // 16)
+    least = min(seconds(lambda: hashlib.sha256(source).digest()) for _ in range(rounds))
+    return COPIED / 2 / least
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     found = asdict(Limits.measured())
-    units = {"float32": "Gflop/s", "float64": "Gflop/s", "memory": "GB/s"}
+    found["SHA-256"] = hashed()
+    units = {"float32": "Gflop/s", "float64": "Gflop/s", "memory": "GB/s", "SHA-256": "GB/s"}
     Outcome(
         name="limits",
         question="What can this machine do at best?",
