@@ -21,9 +21,9 @@ from scipy.special import log_softmax
 
 from efface import Core, Records
 from efface.data.preprocess import Preprocess
-from efface.linear.projection import GRADIENTS, MAPS, MOMENTS, Projection
+from efface.linear.projection import COVARIANCES, GRADIENTS, MAPS, MOMENTS, Projection
 from efface.parts.compact.calibration import RIDGES, folds_of
-from efface.parts.compact.power_map import PowerMap
+from efface.parts.compact.power_map import PowerMap, powers_of, weights_of
 
 FEATURES, PARTS = 4096, 3
 SHARPNESSES = tuple(10.0**k for k in np.arange(-0.5, 2, 0.125))
@@ -53,6 +53,9 @@ VARIANTS = {
     "maps, √, ½": Variant(MAPS, 0.5, 0.5),
     "maps, √, ⅓": Variant(MAPS, 0.5, 1 / 3),
     "maps, √, ¼": Variant(MAPS, 0.5, 0.25),
+    "covariances, ½": Variant(COVARIANCES, 0.5, 0.5),
+    "covariances, 0.7": Variant(COVARIANCES, 0.5, 0.7),
+    "covariances, 1": Variant(COVARIANCES, 0.5, 1.0),
 }
 
 
@@ -101,8 +104,9 @@ def mapped(psi: Psi, variant: Variant, deciding: np.ndarray) -> np.ndarray:
     """z of all images, centred."""
     projection, rows = psi.of(variant.layers, deciding)
     if variant.weight is not None:
-        sizes, weight = projection.part_sizes, variant.weight
-        rows = PowerMap.fit(rows[deciding], variant.power, sizes, layer_weight=weight)(rows)
+        powers = powers_of(projection, variant.power)
+        weights = weights_of(projection, variant.weight)
+        rows = PowerMap.fit(rows[deciding], powers, projection.part_sizes, weights=weights)(rows)
     centre = rows[deciding].mean(0)
     centre[projection.bias] = 0
     return rows - centre

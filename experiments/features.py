@@ -4,7 +4,7 @@
         --backbone hf:../shared/weights/resnet50-imagenet --cache /tmp/activations
 
 Every method is fitted on all training images (core data replayed) of the network in integers, and
-chooses what it has to choose on core data alone; test images are scored once. `maps, √` at 288 pixels
+chooses what it has to choose on core data alone; test images are scored once. `covariances` at 288 pixels
 (--resize 320 --crop 288) is the package's default. The request is timed on that very model: one record is
 forgotten in process, digests and certificate included. The baselines have no digests: their floats are
 what anybody would write. Prints a table and writes experiments/results/features-NAME.json
@@ -28,7 +28,7 @@ from efface import MixedLinear
 from efface.arithmetic.choice import Arithmetic, Choice, choose_form
 from efface.data.records import Records
 from efface.guarantee.certificates import ExactCertificate
-from efface.linear.projection import GRADIENTS, MAPS, MOMENTS
+from efface.linear.projection import COVARIANCES, GRADIENTS, MAPS, MOMENTS
 from efface.parts.compact.calibration import RIDGES, folds_of
 from efface.parts.compact.rows import Rows
 from efface.parts.compact.user import CompactUser
@@ -41,7 +41,8 @@ COMPACT: dict[str, dict[str, Any]] = {
     "gradients, √": {"layer_features": GRADIENTS, "power": 0.5},
     "moments": {"layer_features": MOMENTS, "power": 1.0},
     "moments, √": {"layer_features": MOMENTS, "power": 0.5},
-    "maps, √": {"layer_features": MAPS, "power": 0.5},  # the default
+    "maps, √": {"layer_features": MAPS, "power": 0.5},
+    "covariances": {"layer_features": COVARIANCES, "power": 0.5},  # the default
 }
 LIFTS = (4096, 10000)
 BASELINES = ("logistic regression", *(f"random lift, {m:,}" for m in LIFTS))

@@ -274,6 +274,35 @@ def second_moments(rows: np.ndarray) -> list[float]:
     ]
 
 
+def integer_roots(rows: Sequence[Sequence[int]]) -> list[float]:
+    """About √(C / tr C) on and above the diagonal, C = m Σ_s a aᵀ − (Σ_s a)(Σ_s a)ᵀ, by Newton and Schulz in
+    Python's integers: Y, Z and M in units of 2^-20, every one of their products summed without a rounding."""
+    size, places, unit = len(rows[0]), len(rows), 2**20
+    every = range(size)
+    total = [sum(row[i] for row in rows) for i in every]
+    c = [
+        [places * sum(row[i] * row[j] for row in rows) - total[i] * total[j] for j in every]
+        for i in every
+    ]
+    trace = sum(c[i][i] for i in every) or 1
+    one = [[int(i == j) for j in every] for i in every]
+
+    def times(a: list[list[int]], b: list[list[int]]) -> list[list[int]]:
+        return [[sum(a[i][k] * b[k][j] for k in every) for j in every] for i in every]
+
+    def rounded(x: list[list[int]], divisor: int) -> list[list[int]]:
+        return [[round(Fraction(v, divisor)) for v in row] for row in x]
+
+    # The quotient is a float64 before it is rounded to 2^-20, as everywhere.
+    y = [[round(Fraction(v / trace) * unit) for v in row] for row in c]
+    z = [[unit * v for v in row] for row in one]
+    for _ in range(5):
+        zy = times(z, y)
+        m = rounded([[3 * unit**2 * one[i][j] - zy[i][j] for j in every] for i in every], 2 * unit)
+        y, z = rounded(times(y, m), unit), rounded(times(m, z), unit)
+    return [y[i][j] / unit for i in every for j in range(i, size)]
+
+
 def rarest(images: Tensor, share: float) -> tuple[list[float], float]:
     """Of each image the number that ``share`` of its numbers reach, signs left out; the largest of all."""
     ordered = [sorted(map(abs, image.flatten().tolist()), reverse=True) for image in images]

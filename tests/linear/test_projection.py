@@ -10,7 +10,9 @@ from tests.reference import feature_gradients, second_moments
 from torch import Tensor, nn
 
 from efface.errors import BackboneError, EffaceError
+from efface.linear.matrix_root import STEPS
 from efface.linear.projection import (
+    COVARIANCES,
     GRADIENTS,
     MAPS,
     MOMENTS,
@@ -87,6 +89,86 @@ def test_maps_are_moments_of_what_steps_read(name: str) -> None:
         want = torch.tensor([second_moments(sample) for sample in projected])
         want /= projection.part_scales[i + 1].double()
         torch.testing.assert_close(part, want.double(), rtol=1e-3, atol=1e-4)  # float32
+
+
+@every_case
+def test_covariances_and_energies_of_maps(name: str) -> None:
+    """Energies of the map that is pooled, in the place of its means, and of the first one inside that a
+    convolution reads; behind them roots of covariances of the maps. Number by number in float64."""
+    tail, x = float_tail(name), inputs(name, 4)
+    calibration, size = inputs(name, 30, 5).float(), 100
+    projection = Projection.build(tail, calibration, size, layer_features=COVARIANCES)
+    maps = Projection.build(tail, calibration, size, layer_features=MAPS)
+    assert projection.num_features <= size
+    assert projection.names == maps.names
+    rows = projection.rows(tail, x.float()).double()
+    has_places = all(name.startswith("before ") for name in projection.names)
+    assert projection.roots == has_places
+    if not has_places:
+        assert torch.equal(rows, maps.rows(tail, x.float()).double())
+        return
+    others = projection.energies[1:]
+    sizes = [projection.num_pooled, 1, *(e.size for e in others), *projection.layer_sizes]
+    energies, constant, *parts = rows.split(sizes, dim=1)
+    assert torch.equal(constant, torch.ones_like(constant))
+    scales = projection.part_scales.double()
+    if projection.energies:
+        assert projection.energies[0].name == projection.names[-1]
+    for energy, part, scale in zip(projection.energies, [energies, *parts], scales, strict=False):
+        want = torch.stack([_squares(a) for a in given_to(name, _plain(energy.name), x)])
+        torch.testing.assert_close(part, want / scale, rtol=1e-3, atol=1e-4)  # float32
+    behind = scales[len(others) + 1 :]
+    for i, (layer, part) in enumerate(zip(projection.names, parts[len(others) :], strict=True)):
+        projected = inputs_of(name, layer, x) @ projection.inputs[i].double()
+        want = torch.stack([_slow_roots(sample) for sample in projected])
+        torch.testing.assert_close(part, want / behind[i], rtol=1e-3, atol=1e-4)
+
+
+def _slow_roots(p: Tensor) -> Tensor:
+    """About √(C / tr C) on and above the diagonal, C the covariance over places, not rounded on the way."""
+    c = torch.cov(p.T, correction=0).reshape(p.shape[1], p.shape[1])
+    trace = float(c.trace())
+    y, z = c / (trace if trace > 0 else 1.0), torch.eye(len(c), dtype=c.dtype)
+    for _ in range(STEPS):
+        m = (3 * torch.eye(len(c), dtype=c.dtype) - z @ y) / 2
+        y, z = y @ m, m @ z
+    return torch.stack([y[i, j] for i in range(len(y)) for j in range(i, len(y))])
+
+
+def _plain(name: str) -> str:
+    return name.removeprefix("before ")
+
+
+def _squares(a: Tensor) -> Tensor:
+    """Channel by channel of one sample's maps (views, c, h, w), or tokens (views, t, c)."""
+    channels = a.transpose(0, 1).flatten(1) if a.dim() == 4 else a.flatten(0, -2).T
+    return torch.tensor([sum(float(v) ** 2 for v in row) for row in channels], dtype=torch.float64)
+
+
+def test_energies_of_a_bottleneck_are_of_what_is_pooled_and_what_is_inside() -> None:
+    tail, x = float_tail("resnet bottleneck"), inputs("resnet bottleneck", 30, 5).float()
+    found = Projection.build(tail, x, 100, layer_features=COVARIANCES).energies
+    convolutions = [n for n, m in tail.named_modules() if isinstance(m, nn.Conv2d)]
+    assert len(found) == 2
+    assert found[1].name in convolutions[1:]
+    few = Projection.build(tail, x, tail.head.in_features + 4, layer_features=COVARIANCES)
+    assert len(few.energies) == 1  # no room for the second
+    alone = Projection.build(tail, x, tail.head.in_features, layer_features=COVARIANCES)
+    assert (alone.energies, alone.names) == ((), ())  # the last layer alone has its means
+
+
+def test_energies_survive_their_tensors() -> None:
+    tail, x = float_tail("resnet bottleneck"), inputs("resnet bottleneck", 30, 5).float()
+    made = Projection.build(tail, x, 100, layer_features=COVARIANCES)
+    names, tensors = [e.name for e in made.energies], made.to_tensors()
+    again = Projection.from_tensors(tensors, made.names, made.num_pooled, names, made.roots)
+    assert torch.equal(again.rows(tail, x), made.rows(tail, x))
+    assert again.part_sizes == made.part_sizes
+    with pytest.raises(ValueError):  # noqa: PT011
+        Projection.from_tensors(tensors, made.names, made.num_pooled, names[:1])
+    tensors["energies"] = tensors["energies"] - 100
+    with pytest.raises(ValueError, match="energies of what is pooled"):
+        Projection.from_tensors(tensors, made.names, made.num_pooled, names)
 
 
 def inputs_of(name: str, layer: str, x: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from efface.data.preprocess import Preprocess, of_images
-from efface.linear.projection import Projection, moments
+from efface.linear.projection import Projection, moments, roots
 from efface.linear.taps import LayerTap, Tap, Tapper, named_taps
 from efface.network.backbone import forward_ad_kernels
 from efface.network.core import Core
@@ -46,7 +46,7 @@ class FloatChain(nn.Module):
         self.prefix, self.tail = copy.deepcopy(core.prefix), copy.deepcopy(core.tail)
         self.prefix.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
         self.projection = projection
-        self.taps = named_taps(self.tail, projection.names)
+        self.taps = named_taps(self.tail, projection.tapped)
         for i, basis in enumerate(projection.inputs):
             self.register_buffer(f"inputs{i}", basis.clone())
         for i, basis in enumerate(projection.gradients):
@@ -58,7 +58,10 @@ class FloatChain(nn.Module):
         with forward_ad_kernels():
             h, inputs, gradients = self._tapped(self.prefix(self.normalised(pixels)))
             logits = self.tail.head(h)
-        parts = [h, *self._layers(h, inputs, gradients)]
+        known = {tap.name: (tap, x) for tap, x in zip(self.taps, inputs, strict=True)}
+        at = [known[e.name] for e in self.projection.energies]
+        energies = [tap.energies(x, h.shape[0]) for tap, x in at]
+        parts = [*(energies or [h]), *self._layers(h, inputs, gradients)]
         scales = self.get_buffer("part_scales")
         scaled = [p / scales[i] for i, p in enumerate(parts)]
         return torch.cat([scaled[0], torch.ones_like(h[:, :1]), *scaled[1:]], dim=1), logits
@@ -81,10 +84,10 @@ class FloatChain(nn.Module):
     def _layers(
         self, h: Tensor, inputs: tuple[Tensor, ...], gradients: tuple[Tensor, ...]
     ) -> Iterator[Tensor]:
-        for i, tap in enumerate(self.taps):
+        for i, tap in enumerate(self.taps[: len(self.projection.names)]):
             a = tap.project(inputs[i], self.get_buffer(f"inputs{i}"), h.shape[0])  # (n, s, r_a)
             if not gradients:
-                yield moments(a)
+                yield roots(a) if self.projection.roots else moments(a)
                 continue
             assert isinstance(tap, LayerTap)
             b = tap.gradient_rows(gradients[i], h.shape[0]) @ self.get_buffer(f"gradients{i}")

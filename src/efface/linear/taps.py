@@ -38,6 +38,11 @@ class Tap(ABC):
     def project(self, x: Tensor, basis: Tensor, n: int) -> Tensor:
         """``rows(x, n) @ basis``: (n, positions, r)."""
 
+    def energies(self, x: Tensor, n: int) -> Tensor:
+        """Σ_s x(s)² of each channel of what it reads: (n, channels). Views of a sample are places, too."""
+        places = self._by_sample(x.flatten(2).transpose(1, 2) if x.dim() == 4 else x, n)
+        return (places * places).sum(1)
+
     def _by_sample(self, x: Tensor, n: int) -> Tensor:
         """(n, positions, last). Windowed attention has a batch of n · windows, sample by sample."""
         if x.shape[0] % n:

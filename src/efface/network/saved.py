@@ -277,7 +277,7 @@ def check_user(settings: Mapping[str, Any]) -> None:
         items = nested if isinstance(nested, list) else [nested]
         plain = all(isinstance(v, str) or v is None or _flag(v) or _number(v, *WIDE) for v in items)
         counted = not name.startswith(("features", "bits")) or _count(value, 1 << 24)
-        listed = not isinstance(value, list | dict) or name in ("layers", "scales")
+        listed = not isinstance(value, list | dict) or name in ("layers", "energies", "scales")
         scalar = value is None or _number(value, *WIDE) or name not in SCALARS
         if not (plain and counted and listed and scalar):
             raise FormatError(f"model.json: {name} cannot be {value!r:.80}.", RESTORE)

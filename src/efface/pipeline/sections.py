@@ -129,15 +129,15 @@ class UserConfig(ConfigSection):
     )
     bases: Literal["core", "random"] = "core"
     layer_features: Annotated[
-        Literal["gradients", "moments", "maps"] | None,
+        Literal["gradients", "moments", "maps", "covariances"] | None,
         Flag(
-            "Beside pooled features compact keeps: maps, moments or gradients. Default: maps for "
-            "images and networks with ReLU, else gradients."
+            "What compact keeps beside pooled features: covariances, maps, moments or "
+            "gradients. Default: covariances for images and networks with ReLU, else gradients."
         ),
     ] = None
     power: Annotated[
         float | None,
-        Flag("Of compact's features: 0.25, 0.5, 0.75 or 1. Default: 0.5 with such maps, else 1."),
+        Flag("Of compact's features: 0.25, 0.5, 0.75 or 1. Default: 0.5 for such images, else 1."),
     ] = Field(default=None, gt=0, le=1)
     arithmetic: Annotated[
         Literal["auto", "integer", "float"],

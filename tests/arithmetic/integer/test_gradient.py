@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from tests.cases import randomised
-from tests.reference import second_moments
+from tests.reference import integer_roots, second_moments
 from torch import Tensor, nn
 from torch.nn.grad import conv2d_input
 
@@ -18,11 +18,12 @@ from efface.arithmetic.integer.self_test import check_gradient
 from efface.arithmetic.integer.sums import EXACT, power
 from efface.arithmetic.integer.tail import (
     IntegerTail,
+    Summed,
     map_numbers,
     projection_exponents,
     projection_reach,
 )
-from efface.linear.projection import MAPS, MOMENTS, Projection
+from efface.linear.projection import COVARIANCES, MAPS, MOMENTS, Projection
 from efface.linear.taps import tap, taps_of
 from efface.network.blocks import GlobalMean, Residual
 from efface.network.families import Step
@@ -240,10 +241,77 @@ def test_maps_are_those_of_python_integers(name: str) -> None:
 
 
 @every_tail
-def test_maps_are_close_to_those_in_floats(name: str) -> None:
+def test_energies_are_those_of_python_integers(name: str) -> None:
+    """Sums of squares of bytes in int64; beyond 2^24 they are rounded to float32 once."""
+    tail, q, graph, _ = built(name)
+    projection = Projection.build(tail, graph.source.real(q), 100, layer_features=COVARIANCES)
+    assert bool(projection.energies) == (name != "linear")  # there a pooled number is no channel
+    maps = map_numbers([*_without_head(tail).named_children()], projection.names)
+    exponents = projection_exponents(graph, None, projection, q, maps=maps)
+    integer = IntegerTail(graph, None, projection, exponents, maps=maps)
+    seen = {0: q}
+    graph(q.clone(), observe=lambda number, y: seen.__setitem__(number, y.clone()))
+    rows, _ = integer.rows(q)
+    sizes = [projection.num_pooled, 1, *projection.part_sizes[1:]]
+    first, _, *others = rows.split(sizes, dim=1)
+    for e, part, scale in zip(
+        integer.energies, [first, *others], projection.part_scales, strict=False
+    ):
+        x = seen[e.number].double() * power(graph.units[e.number] - e.exponent)
+        whole = x.round().clamp(-REACH, REACH).to(torch.int64).flatten(2)
+        want = (whole * whole).sum(2).double() * power(2 * e.exponent)
+        assert torch.equal(part, want.float() / scale)
+
+
+def test_energies_of_many_places_are_exact_beyond_24_bits() -> None:
+    """One addition in float32 more, and the odd ones would be lost."""
+    q = torch.full((2, 700, 3), 255.0)
+    q[1, :, 1] = 254.0
+    q[0, 699, 2] = 1.0
+    want = (q.to(torch.int64) ** 2).sum(1)
+    assert int(want.max()) > EXACT
+    assert torch.equal(Summed(0, 0).row(q, 2), want.double().float())
+    assert torch.equal(
+        Summed(0, -3).row(q.reshape(1, 1400, 3), 1), (want.sum(0).double() / 64).float()[None]
+    )
+
+
+@every_tail
+def test_covariances_are_those_of_python_integers(name: str) -> None:
+    """Sums over places and their root: integers from the first to the last step."""
+    tail, q, graph, _ = built(name)
+    projection = Projection.build(tail, graph.source.real(q), 60, layer_features=COVARIANCES)
+    maps = map_numbers([*_without_head(tail).named_children()], projection.names)
+    exponents = projection_exponents(graph, None, projection, q, maps=maps)
+    integer = IntegerTail(graph, None, projection, exponents, maps=maps)
+    seen = {0: q}
+    graph(q.clone(), observe=lambda number, y: seen.__setitem__(number, y.clone()))
+    rows, _ = integer.rows(q)
+    parts = rows.split([*_before_layers(projection), *projection.layer_sizes], dim=1)
+    count = len(projection.names)
+    for p, part, scale in zip(
+        integer.projected, parts[-count:], projection.part_scales[-count:], strict=True
+    ):
+        x = seen[p.number].double() * power(graph.units[p.number] - p.gradient_exponent)
+        bits = x.round().clamp(-REACH, REACH).flatten(2).transpose(1, 2)
+        a = p.inputs(bits.float())
+        reach = projection_reach(a.shape[1])
+        whole = a.round().clamp(-reach, reach).to(torch.int64).tolist()
+        want = torch.tensor([integer_roots(sample) for sample in whole], dtype=torch.float64)
+        assert torch.equal(part, want.float() / scale)
+
+
+def _before_layers(projection: Projection) -> list[int]:
+    """The sizes of what stands before the layers' features."""
+    return [projection.num_pooled, 1, *(e.size for e in projection.energies[1:])]
+
+
+@every_tail
+@pytest.mark.parametrize("kind", [MAPS, COVARIANCES])
+def test_maps_are_close_to_those_in_floats(name: str, kind: str) -> None:
     tail, q, graph, _ = built(name)
     plain = graph.source.real(q)
-    projection = Projection.build(tail, plain, 60, whiten=0, layer_features=MAPS)
+    projection = Projection.build(tail, plain, 60, whiten=0, layer_features=kind)
     maps = map_numbers([*_without_head(tail).named_children()], projection.names)
     exponents = projection_exponents(graph, None, projection, q, maps=maps)
     rows, _ = IntegerTail(graph, None, projection, exponents, maps=maps).rows(q)

@@ -16,12 +16,14 @@ from efface.parts.compact.quantiser import Quantiser
 SIZES = (3, 4)
 
 
-def made(power: float, bits: int = 5, seed: int = 0) -> tuple[Quantiser, PowerMap, np.ndarray]:
+def made(
+    power: float, bits: int = 5, seed: int = 0, energy: bool = False
+) -> tuple[Quantiser, PowerMap, np.ndarray]:
     """With a feature that is always 0, and one of huge steps: some integers are never reached."""
     rng = np.random.default_rng(seed)
     rows = rng.standard_normal((50, 8)) * 10.0 ** rng.integers(-6, 6, 8)
     rows[:, 3], rows[:, 5] = 1.0, 0.0
-    power_map = PowerMap.fit(rows, power, SIZES)
+    power_map = PowerMap.fit(rows, (0.375 if energy else power, power), SIZES)
     quantiser = Quantiser.fit(power_map(rows), bits, bias=3)
     scale = quantiser.scale.copy()
     scale[6] = 2.0**200
@@ -33,8 +35,11 @@ def integers(quantiser: Quantiser, power_map: PowerMap, rows: np.ndarray) -> np.
 
 
 @pytest.mark.parametrize("power", POWERS)
-def test_an_integer_begins_at_its_level_and_not_one_number_before(power: float) -> None:
-    quantiser, power_map, _ = made(power)
+@pytest.mark.parametrize("energy", [False, True])
+def test_an_integer_begins_at_its_level_and_not_one_number_before(
+    power: float, energy: bool
+) -> None:
+    quantiser, power_map, _ = made(power, energy=energy)
     table, limit = levels(quantiser, power_map), quantiser.limit
     assert table.shape == (8, 2 * limit + 2)
     reached = 0
@@ -59,10 +64,11 @@ class Given(nn.Module):
 
 @pytest.mark.parametrize("power", [0.25, 0.5, 0.75])
 @pytest.mark.parametrize("error", [-(2.0**-22), 2.0**-22])  # far more than any root has
+@pytest.mark.parametrize("energy", [False, True])
 def test_roots_that_are_off_lead_to_the_same_integers(
-    power: float, error: float, monkeypatch: pytest.MonkeyPatch
+    power: float, error: float, energy: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    quantiser, power_map, rows = made(power)
+    quantiser, power_map, rows = made(power, energy=energy)
     table = levels(quantiser, power_map)
     edges = np.where(np.isfinite(table), table, 1.0).T  # the numbers that matter most
     below = np.nextafter(edges, np.float32(-np.inf))

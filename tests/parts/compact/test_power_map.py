@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.reference import rounded_root
 
 from efface.errors import EffaceError, FormatError
-from efface.parts.compact.power_map import POWERS, PowerMap, signed_power
+from efface.parts.compact.power_map import ENERGY_POWER, POWERS, PowerMap, signed_power
 
 SIZES = (3, 2, 4)  # with the constant after the first part: ten features
 floats = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -26,6 +26,7 @@ def slow_power(x: float, power: float) -> float:
     found = {0.25: fourth, 0.5: root, 1.0: float(size)}
     # Python divides and multiplies fractions exactly and rounds once.
     found[0.75] = float(Fraction(root) * Fraction(fourth))
+    found[0.375] = float(Fraction(fourth) * Fraction(rounded_root(Fraction(fourth))))
     return -found[power] if x < 0 else found[power]
 
 
@@ -36,13 +37,13 @@ def rows(n: int = 20, seed: int = 0) -> np.ndarray:
 
 
 @settings(max_examples=200, deadline=None)
-@given(floats, st.sampled_from(POWERS))
+@given(floats, st.sampled_from((*POWERS, ENERGY_POWER)))
 def test_a_power_is_rounded_as_roots_of_fractions_are(x: float, power: float) -> None:
     many = np.full(67, x)  # so many that the vectorised kernel is the one that is asked
     assert signed_power(many, power).tolist() == [slow_power(x, power)] * 67
 
 
-@pytest.mark.parametrize("power", POWERS)
+@pytest.mark.parametrize("power", [*POWERS, ENERGY_POWER])
 def test_whole_numbers_have_rounded_powers(power: float) -> None:
     """torch's float64 root is off for 51, the first of many."""
     numbers = np.arange(-300.0, 301.0)
@@ -65,6 +66,18 @@ def test_parts_have_their_norms_on_core_data(power: float) -> None:
     assert (found[:, 3] == 1).all()
     for part, norm in ((found[:, :3], 1), (found[:, 4:6], 0.25), (found[:, 6:], 0.25)):
         assert np.square(part).sum(1).mean() == pytest.approx(norm**2)
+
+
+def test_parts_may_have_powers_and_weights_of_their_own() -> None:
+    core = np.abs(rows())
+    powers, weights = (0.375, 0.375, 1.0), (1.0, 1.0, 0.7)
+    power_map = PowerMap.fit(core, powers, SIZES, weights=weights)
+    found, divisors = power_map(core), power_map.divisors
+    assert (found[:, 3] == 1).all()
+    for part, norm in zip((found[:, :3], found[:, 4:6], found[:, 6:]), weights, strict=True):
+        assert np.square(part).sum(1).mean() == pytest.approx(norm**2)
+    for i, (j, part) in itertools.product(range(len(core)), [(0, 0), (2, 0), (4, 1), (6, 2)]):
+        assert found[i, j] == slow_power(core[i, j], powers[part]) / divisors[part]
 
 
 def test_a_row_does_not_depend_on_others_nor_its_place() -> None:

@@ -8,6 +8,7 @@ from torch import nn
 
 from efface import Tokens
 from efface.data.preprocess import Preprocess
+from efface.errors import EffaceError
 from efface.network.core import Core
 from efface.parts.compact.user import CompactUser
 from efface.pipeline.config import load_config
@@ -20,12 +21,12 @@ def core_of(net: nn.Module | str) -> Core:
 
 @pytest.mark.parametrize("name", ["resnet-bottleneck", "resnet-basic"])
 @pytest.mark.parametrize("linearize", ["last-block", "head"])
-def test_maps_and_roots_of_rectified_features(name: str, linearize: str) -> None:
+def test_covariances_and_roots_of_rectified_features(name: str, linearize: str) -> None:
     core = Core(cases.tiny(name), classes=["a", "b"], linearize=linearize)
     part = CompactUser(core)
-    assert (part.layer_features, part.power) == ("maps", 0.5)
+    assert (part.layer_features, part.power) == ("covariances", 0.5)
     built_in = CompactUser(core_of("cnn"))
-    assert (built_in.layer_features, built_in.power) == ("maps", 0.5)
+    assert (built_in.layer_features, built_in.power) == ("covariances", 0.5)
 
 
 @pytest.mark.parametrize("name", ["vit", "convnext", "dinov2"])
@@ -49,6 +50,8 @@ def test_what_is_said_counts() -> None:
     assert (part.layer_features, part.power) == ("moments", 0.5)
     part = CompactUser(core, power=0.25)
     assert (part.layer_features, part.power) == ("maps", 0.25)
+    with pytest.raises(EffaceError, match="leave the power out"):
+        CompactUser(core, layer_features="covariances", power=0.25)
     config = load_config(None, {"data.spec": "digits", "user.power": 1})
     made = config.user.build(core).user
     assert (made.layer_features, made.power) == ("maps", 1.0)

@@ -35,7 +35,8 @@ from efface.arithmetic.integer.ops import (
     Op,
 )
 from efface.arithmetic.integer.sums import LEAST, ExactAffine, power
-from efface.arithmetic.integer.tail import IntegerTail, Projected, projection_reach
+from efface.arithmetic.integer.tail import IntegerTail, Projected, Summed, projection_reach
+from efface.linear.matrix_root import covariance_roots
 
 MOST_EXPONENT = 128 - FEATURE_BITS  # of a row's step: no float32 is larger than 2^128
 
@@ -223,13 +224,15 @@ class PlainTail(nn.Module):
             assert tail.gradient is not None
             self.gradient = PlainGradient(tail.gradient)
         self.projected = nn.ModuleList(PlainProjected(tail, p) for p in tail.projected)
+        self.energies = nn.ModuleList(PlainEnergies(tail, e) for e in tail.energies)
         self.register_buffer("part_scales", tail.projection.part_scales.double().clone())
 
     def forward(self, q: Tensor) -> tuple[Tensor, Tensor]:
         last, values, slopes = self.run(q)
         found = {} if self.gradient is None else self.gradient(last, values, slopes, self.views)
         h = self._pooled(last)
-        parts = [h, *(p(values, found) for p in self.projected)]
+        first = [e(values) for e in self.energies] or [h]
+        parts = [*first, *(p(values, found) for p in self.projected)]
         scales = self.get_buffer("part_scales")
         scaled = [(p.double() / scales[i]).float() for i, p in enumerate(parts)]
         return torch.cat([scaled[0], torch.ones_like(h[:, :1]), *scaled[1:]], dim=1), h
@@ -300,6 +303,22 @@ class PlainGradient(nn.Module):
         return _rounded_product(g, self.get_buffer(f"factor{number}"))
 
 
+class PlainEnergies(nn.Module):
+    """``Summed.row``: exact in float64, rounded once."""
+
+    def __init__(self, tail: IntegerTail, summed: Summed) -> None:
+        super().__init__()
+        self.number, graph = summed.number, tail.graph
+        self.ratio = math.ldexp(1.0, graph.units[summed.number] - summed.exponent)
+        self.unit = math.ldexp(1.0, 2 * summed.exponent)
+        self.places = tail.views * _num_places(graph.shapes[summed.number])
+
+    def forward(self, values: Mapping[int, Tensor]) -> Tensor:
+        q = _places_last((values[self.number] * self.ratio).round().clamp(-REACH, REACH)).double()
+        q = q.reshape(-1, self.places, q.shape[-1])
+        return ((q * q).sum(1) * self.unit).float()
+
+
 class PlainProjected(nn.Module):
     """``Projected.row``."""
 
@@ -319,7 +338,7 @@ class PlainProjected(nn.Module):
             p.input_exponent if p.gradients is None else p.gradient_exponent
         )
         self.unit = float(power(exponent))
-        self.places = tail.views * _num_places(graph.shapes[p.number])
+        self.places, self.roots = tail.views * _num_places(graph.shapes[p.number]), p.roots
         size = p.inputs.shift.numel()
         above = np.ravel_multi_index(np.triu_indices(size), (size, size))
         self.register_buffer("above", torch.from_numpy(above) if p.gradients is None else None)
@@ -331,10 +350,11 @@ class PlainProjected(nn.Module):
         a = b = self._cut(_places_last(self.inputs(x)))
         if self.gradients is not None:
             b = self._cut(self.gradients(_places_last(gradients[self.number])))
-        products = (b.transpose(1, 2) @ a).flatten(1)
+        square = covariance_roots(a) if self.roots else b.transpose(1, 2) @ a
+        products = square.flatten(1)
         if self.above is not None:
             products = products.index_select(1, self.above)
-        return products * self.unit
+        return products.float() if self.roots else products * self.unit
 
     def _cut(self, a: Tensor) -> Tensor:
         """(n, places, r), rounded."""

@@ -5,8 +5,10 @@ For layer l with input integers a_l(s) and output gradient integers g_l(s),
     ψ_l = vec( Σ_s p_g(s) p_a(s)ᵀ ),     p_a = round(R_aᵀ a_l),  p_g = round(R_gᵀ g_l),
 
 with bases rounded to 8 bits and projections to |p| ≤ √(2^24 / places), so that the last sum is exact,
-too. Moments are triu( Σ_s p_a(s) p_a(s)ᵀ ), exact by the same bound, and need no gradients. Maps (what a
-step reads) may have more than 8 bits, if only a mean reads them: they are rounded to 8 first.
+too. Moments are triu( Σ_s p_a(s) p_a(s)ᵀ ), exact by the same bound, and need no gradients; roots of
+covariances are made of the same sums in float64 (``linear/matrix_root.py``). Maps (what a step reads) may
+have more than 8 bits, if only a mean reads them: they are rounded to 8 first. Energies Σ_s q(s)² are sums of
+squares of such bytes.
 """
 
 from __future__ import annotations
@@ -31,10 +33,11 @@ from efface.arithmetic.integer.sums import (
     power,
     weight_exponents,
 )
-from efface.linear.projection import Projection, moments
+from efface.linear.projection import Energy, Projection, moments, roots
 from efface.linear.taps import BEFORE
 
 MOST_REACH = 1023
+SQUARES = (EXACT - 1) // REACH**2  # so many squares of bytes add up exactly in float32
 PERCENTILE = 0.9995
 
 
@@ -51,6 +54,7 @@ class Projected:
     gradients: ExactAffine | None  # R_gᵀ, in units of 2^gradient_exponent
     input_exponent: int
     gradient_exponent: int
+    roots: bool = False  # of covariances, for which no unit matters
 
     def to(self, device: torch.device) -> Projected:
         gradients = None if self.gradients is None else self.gradients.to(device)
@@ -62,6 +66,8 @@ class Projected:
             a = _by_sample(_places_last(self.inputs(x)), samples)
             reach = projection_reach(a.shape[1])
             a = a.round_().clamp_(-reach, reach)
+            if self.roots:
+                return roots(a.cpu())
             return moments(a).mul_(float(power(2 * self.input_exponent)))
         a, b = self.inputs(x), self.gradients(_places_last(g))
         a, b = _by_sample(_places_last(a), samples), _by_sample(b, samples)  # (n, s, r)
@@ -69,6 +75,23 @@ class Projected:
         a, b = (t.round_().clamp_(-reach, reach) for t in (a, b))
         unit = float(power(self.input_exponent + self.gradient_exponent))
         return (b.transpose(1, 2) @ a).flatten(1).mul_(unit)
+
+
+@dataclass(frozen=True)
+class Summed:
+    """Energies Σ_s q(s)² of the channels of an integer tensor, q in units of 2^exponent.
+
+    Sums of 258 squares of bytes are exact in float32, sums of those in float64, rounded to float32 once.
+    """
+
+    number: int
+    exponent: int
+
+    def row(self, q: Tensor, samples: int) -> Tensor:
+        """(n, channels), on the CPU; q has its places last, views of a sample one after the other."""
+        blocks = [b.square().sum(1) for b in _by_sample(q, samples).split(SQUARES, dim=1)]
+        total = torch.stack(blocks).cpu().double().sum(0)
+        return (total * float(power(2 * self.exponent))).float()
 
 
 def projection_reach(places: int) -> int:
@@ -116,12 +139,22 @@ class IntegerTail:
             else self._project(i, numbers[name], *exponents[name])
             for i, name in enumerate(projection.names)
         ]
+        self.energies = [self._energy(e, numbers) for e in projection.energies]
+
+    def _energy(self, energy: Energy, numbers: Mapping[str, int]) -> Summed:
+        """Of a map in the 8 bits that its moments have, or of the integers that a convolution reads."""
+        if energy.name in self.maps:
+            return Summed(self.maps[energy.name], self.exponents[energy.name][1])
+        at = self.graph.ops[numbers[energy.name] - 1].inputs[0]
+        if self.graph.reach[at] > REACH:
+            raise ValueError(f"{energy.name} reads no bytes")
+        return Summed(at, self.graph.exponent(at))
 
     def _project_map(self, i: int, number: int, e_input: int, e_map: int) -> Projected:
         basis = self.projection.inputs[i].double().T  # (r, channels)
         plain = Affine("basis", (), basis, torch.zeros(len(basis)).double(), None)
         inputs = _rounded_basis(plain, basis, e_map - e_input, REACH)
-        return Projected(number, inputs, None, e_input, e_map)
+        return Projected(number, inputs, None, e_input, e_map, self.projection.roots)
 
     def _project(self, i: int, number: int, e_input: int, e_gradient: int) -> Projected:
         op = self.graph.ops[number - 1]
@@ -164,9 +197,10 @@ class IntegerTail:
         kept, n = (self._kept() if self.projected and not self.maps else None), len(q)
         features, read = self._run(self._input(q), kept)
         h = self._pooled(features, n)
-        parts, gradients = [h], dict[int, Tensor]()
+        gradients = dict[int, Tensor]()
         if kept is not None:
             gradients, read = self._gradients(kept, features), kept.inputs
+        parts = [e.row(read[e.number], n) for e in self.energies] or [h]
         parts += [p.row(read[p.number], gradients.get(p.number), n) for p in self.projected]
         scaled = [p.cpu() / c for p, c in zip(parts, self.projection.part_scales, strict=True)]
         return torch.cat([scaled[0], torch.ones(n, 1), *scaled[1:]], dim=1), h.cpu()
@@ -175,9 +209,12 @@ class IntegerTail:
         """The last tensor; and the maps by number, places last, as integers of 8 bits in their steps."""
         pairs = zip(self.projected, self.projection.names, strict=True)
         steps = {p.number: p.gradient_exponent for p, name in pairs if name in self.maps}
+        plain = {e.number for e in self.energies} - set(steps)  # integers of 8 bits as they are
         found: dict[int, Tensor] = {}
 
         def observe(number: int, y: Tensor) -> None:
+            if number in plain:
+                found[number] = _places_last(y.float())
             if number in steps:
                 scaled = y * float(power(self.graph.units[number] - steps[number]))
                 found[number] = _places_last(scaled.round_().clamp_(-REACH, REACH))

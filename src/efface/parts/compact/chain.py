@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from efface.parts.compact.exact_product import SlicedWeights
 from efface.parts.compact.levels import MOST_BITS, levels
-from efface.parts.compact.power_map import PowerMap, places_of
+from efface.parts.compact.power_map import ENERGY_POWER, PowerMap, places_of
 from efface.parts.compact.quantiser import Quantiser
 from efface.parts.exported import CORE_LOGITS, LOGITS, ROWS
 
@@ -55,7 +55,7 @@ class CompactChain(nn.Module):
         self.dtype = torch.int8 if quantiser.bits <= 8 else torch.int16
         self.register_buffer("centre", torch.from_numpy(quantiser.centre.copy()))
         self.register_buffer("scale", torch.from_numpy(quantiser.scale.copy()))
-        self.power = 1.0 if power_map is None else power_map.power
+        self.parts = [] if power_map is None else power_map.parts
         divisors = None if power_map is None else torch.from_numpy(_divisors(power_map))
         self.register_buffer("divisors", divisors)
         few = power_map is not None and quantiser.bits <= MOST_BITS
@@ -92,6 +92,12 @@ class CompactChain(nn.Module):
         both = (logits, q.to(self.dtype))
         return (*both, core.clone()) if self.kept else both
 
+    def _raised(self, x: Tensor) -> Tensor:
+        """Every part to its power; the constant feature stands between the first two."""
+        raised = [_signed_power(x[:, at], power) for at, power in self.parts]
+        bias = self.parts[0][0].stop
+        return torch.cat([raised[0], x[:, bias : bias + 1], *raised[1:]], dim=1)
+
     def _cut(self, products: Tensor) -> list[Tensor]:
         c = self.num_classes
         return [products[:, i * c : (i + 1) * c] for i in range(self.num_slices)]
@@ -99,7 +105,7 @@ class CompactChain(nn.Module):
     def _integers(self, psi: Tensor) -> Tensor:
         x = psi.double()
         if self.divisors is not None:
-            x = _signed_power(x, self.power) / self.divisors
+            x = self._raised(x) / self.divisors
         q = ((x - self.centre) / self.scale).round().clamp(-self.limit, self.limit)
         if self.levels is None:
             return q
@@ -117,8 +123,13 @@ def _divisors(power_map: PowerMap) -> np.ndarray:
 
 
 def _signed_power(x: Tensor, power: float) -> Tensor:
+    if power == 1.0:
+        return x
     root = x.abs().sqrt()
-    if power != 0.5:
+    if power == ENERGY_POWER:
+        root = root.sqrt()
+        root = root * root.sqrt()
+    elif power != 0.5:
         fourth = root.sqrt()
         root = fourth if power == 0.25 else root * fourth
     return torch.where(x < 0, -root, root)

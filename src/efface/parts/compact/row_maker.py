@@ -24,13 +24,28 @@ from efface.arithmetic.form import FloatForm, Form
 from efface.data.pictures import Shown
 from efface.data.records import Records
 from efface.errors import EffaceError
-from efface.linear.projection import GRADIENTS, MAPS, Projection, require_known, side_of
-from efface.linear.taps import taps_of
+from efface.linear.projection import (
+    COVARIANCES,
+    GRADIENTS,
+    MAPS,
+    Projection,
+    require_known,
+    side_of,
+)
+from efface.linear.taps import BEFORE, taps_of
 from efface.network.activations import ActivationCache, Activations
 from efface.network.core import Core
 from efface.network.targets import one_hot
 from efface.parts.compact.calibration import DEFAULT_RIDGE, Calibration, choose_ridge
-from efface.parts.compact.power_map import LAYER_WEIGHT, MAP_WEIGHT, PowerMap, require_power
+from efface.parts.compact.power_map import (
+    LAYER_WEIGHT,
+    MAP_WEIGHT,
+    ROOT_WEIGHT,
+    PowerMap,
+    powers_of,
+    require_power,
+    weights_of,
+)
 from efface.parts.compact.quantiser import Quantiser
 from efface.parts.compact.rows import Rows
 from efface.parts.compact.statistics import Statistics
@@ -52,9 +67,9 @@ class RowMaker(Summed, UserPart):
             than the best μ, and core data are few. Without labels to choose on, ``DEFAULT_RIDGE``.
         target_scale: targets are one-hot times this, minus what stays of the core's logits.
         bases: "core" (leading directions of core data) or "random" (seeded).
-        layer_features: what stands beside pooled features, "maps", "moments" or "gradients" (see
-            ``projection``), or "usual": what the network's features ask for (``usual``). None, in files of
-            the first versions, means gradients.
+        layer_features: what stands beside pooled features, or for them: "covariances", "maps", "moments"
+            or "gradients" (see ``projection``), or "usual": what the network's features ask for (``usual``).
+            None, in files of the first versions, means gradients.
         power: p of the power normalisation of ψ, 0.25, 0.5, 0.75 or 1 (see ``power_map``), or "usual". None,
             in those files, means 1.
         core_weight: how much of the core's logits a fitted model keeps: f = α f_core + Θᵀψ. None lets
@@ -186,9 +201,14 @@ class RowMaker(Summed, UserPart):
         self.form.fit_projection(self.projection, samples)
         rows = self._psi(activations)
         if self.power is not None and self.power != 1.0:
-            weight = MAP_WEIGHT if self.layer_features == MAPS else LAYER_WEIGHT
-            sizes = self.projection.part_sizes
-            self.power_map = PowerMap.fit(rows, self.power, sizes, layer_weight=weight)
+            weight = MAP_WEIGHT if self.layer_features in (MAPS, COVARIANCES) else LAYER_WEIGHT
+            weight = ROOT_WEIGHT if self.projection.roots else weight
+            self.power_map = PowerMap.fit(
+                rows,
+                powers_of(self.projection, self.power),
+                self.projection.part_sizes,
+                weights=weights_of(self.projection, weight),
+            )
             rows = self.power_map(rows)
         bias = self.projection.bias
         self.quantiser = Quantiser.fit(rows, self.bits, headroom=source.headroom, bias=bias)
@@ -199,6 +219,11 @@ class RowMaker(Summed, UserPart):
                 targets = self._core_targets(labels)
                 self.total_ridge = choose_ridge(self.real(features), targets, labels.numpy())
         self.calibration, self.statistics = source, self.no_statistics()
+
+    def _has_roots(self, layers: Sequence[str]) -> bool:
+        """Whether these have roots of covariances: maps do, the layers of tails without places do not."""
+        maps = any(name.startswith(BEFORE) for name in layers)
+        return self.layer_features == COVARIANCES and maps
 
     def _core_targets(self, labels: Tensor) -> np.ndarray:
         return one_hot(labels, len(self.core.classes), self.target_scale).numpy()
@@ -319,6 +344,8 @@ class RowMaker(Summed, UserPart):
         for name in ("layer_features", "power"):
             if getattr(self, name) is not None:
                 known[name] = getattr(self, name)
+        if projection is not None and projection.energies:
+            known["energies"] = [energy.name for energy in projection.energies]
         return {
             "kind": self.kind,
             "features": self.num_wanted,
@@ -345,15 +372,19 @@ class RowMaker(Summed, UserPart):
             tensors["power_map.divisors"] = torch.from_numpy(np.array(self.power_map.divisors))
         return tensors
 
-    def load_calibration(self, tensors: Mapping[str, Tensor], layers: Sequence[str]) -> None:
+    def load_calibration(
+        self, tensors: Mapping[str, Tensor], layers: Sequence[str], energies: Sequence[str] = ()
+    ) -> None:
         part = lambda p: {k[len(p) :]: v for k, v in tensors.items() if k.startswith(p)}  # noqa: E731
         pooled = self.core.tail.head.in_features
-        self.projection = Projection.from_tensors(part("projection."), tuple(layers), pooled)
+        self.projection = Projection.from_tensors(
+            part("projection."), tuple(layers), pooled, energies, self._has_roots(layers)
+        )
         if layers and self.projection.has_gradients != (self.layer_features in (None, GRADIENTS)):
             raise ValueError(f"these are no {self.layer_features}")
         if self.power is not None and self.power != 1.0:
             sizes, divisors = self.projection.part_sizes, tensors["power_map.divisors"].numpy()
-            self.power_map = PowerMap(self.power, sizes, divisors)
+            self.power_map = PowerMap(powers_of(self.projection, self.power), sizes, divisors)
         elif "power_map.divisors" in tensors:
             raise ValueError("divisors of powers that are not taken")
         arrays = {k: v.numpy() for k, v in part("quantiser.").items()}

@@ -258,10 +258,13 @@ class CompactUser(RowMaker):
         return tensors
 
     def load_tensors(
-        self, tensors: Mapping[str, Tensor], layers: Sequence[str] | None = None
+        self,
+        tensors: Mapping[str, Tensor],
+        layers: Sequence[str] | None = None,
+        energies: Sequence[str] = (),
     ) -> None:
         if tensors:
-            self.load_calibration(tensors, layers or ())
+            self.load_calibration(tensors, layers or (), energies)
             self.theta = tensors["theta"].numpy() if "theta" in tensors else None
 
     @classmethod
@@ -271,9 +274,9 @@ class CompactUser(RowMaker):
         # Files of the first versions have neither: their rows are gradients, as they are.
         options: dict[str, Any] = {"layer_features": None, "power": None, **settings}
         del options["kind"]
-        layers = options.pop("layers", None)
+        layers, energies = options.pop("layers", None), options.pop("energies", ())
         part = cls(core, **options)
-        part.load_tensors(tensors, layers)
+        part.load_tensors(tensors, layers, energies)
         part._share_tables()
         return part
 
