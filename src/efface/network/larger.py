@@ -2,8 +2,8 @@
 
 A network trained on random parts of images, each resized to 224 pixels, has seen things larger than a
 central crop of 224 shows them (Touvron et al. 2019, "Fixing the train-test resolution discrepancy"). Of a
-larger image its features are better, on birds and on objects alike (docs/method.md, "Features: maps and
-roots").
+larger image its features are better, on birds and on objects alike (docs/method.md, "Features: covariances
+and roots").
 Measured for ResNets only; transformers have places for as many pixels as they were trained on.
 """
 

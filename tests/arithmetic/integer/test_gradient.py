@@ -17,8 +17,8 @@ from efface.arithmetic.integer.ops import Affine, NoIntegerForm, read
 from efface.arithmetic.integer.self_test import check_gradient
 from efface.arithmetic.integer.sums import EXACT, power
 from efface.arithmetic.integer.tail import (
+    ChannelEnergies,
     IntegerTail,
-    Summed,
     map_numbers,
     projection_exponents,
     projection_reach,
@@ -270,9 +270,10 @@ def test_energies_of_many_places_are_exact_beyond_24_bits() -> None:
     q[0, 699, 2] = 1.0
     want = (q.to(torch.int64) ** 2).sum(1)
     assert int(want.max()) > EXACT
-    assert torch.equal(Summed(0, 0).row(q, 2), want.double().float())
+    assert torch.equal(ChannelEnergies(0, 0).row(q, 2), want.double().float())
     assert torch.equal(
-        Summed(0, -3).row(q.reshape(1, 1400, 3), 1), (want.sum(0).double() / 64).float()[None]
+        ChannelEnergies(0, -3).row(q.reshape(1, 1400, 3), 1),
+        (want.sum(0).double() / 64).float()[None],
     )
 
 

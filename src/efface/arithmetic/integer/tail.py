@@ -78,7 +78,7 @@ class Projected:
 
 
 @dataclass(frozen=True)
-class Summed:
+class ChannelEnergies:
     """Energies Σ_s q(s)² of the channels of an integer tensor, q in units of 2^exponent.
 
     Sums of 258 squares of bytes are exact in float32, sums of those in float64, rounded to float32 once.
@@ -141,14 +141,14 @@ class IntegerTail:
         ]
         self.energies = [self._energy(e, numbers) for e in projection.energies]
 
-    def _energy(self, energy: Energy, numbers: Mapping[str, int]) -> Summed:
+    def _energy(self, energy: Energy, numbers: Mapping[str, int]) -> ChannelEnergies:
         """Of a map in the 8 bits that its moments have, or of the integers that a convolution reads."""
         if energy.name in self.maps:
-            return Summed(self.maps[energy.name], self.exponents[energy.name][1])
+            return ChannelEnergies(self.maps[energy.name], self.exponents[energy.name][1])
         at = self.graph.ops[numbers[energy.name] - 1].inputs[0]
         if self.graph.reach[at] > REACH:
             raise ValueError(f"{energy.name} reads no bytes")
-        return Summed(at, self.graph.exponent(at))
+        return ChannelEnergies(at, self.graph.exponent(at))
 
     def _project_map(self, i: int, number: int, e_input: int, e_map: int) -> Projected:
         basis = self.projection.inputs[i].double().T  # (r, channels)
