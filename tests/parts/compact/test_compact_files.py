@@ -80,7 +80,32 @@ def test_a_file_that_contradicts_itself_is_refused(
     core: Core, tmp_path: Path, change: dict[str, Any]
 ) -> None:
     """Whoever changes a file can change its digest, too."""
-    options = {"layer_features": "moments", "power": 0.5}
+    refused(core, tmp_path, {"layer_features": "moments", "power": 0.5}, change)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"energies": []},
+        {"energies": None},
+        {"energies": "before pool"},
+        {"energies": ["nowhere"]},
+        {"energies": ["before pool", "before pool", "before pool"]},
+        {"layers": ["nowhere", "before pool"]},
+        {"layer_features": "maps"},
+        {"layer_features": "moments"},
+        {"power": 1.0},
+        {"power": 0.25},
+    ],
+)
+def test_covariances_that_cannot_be_are_refused(
+    core: Core, tmp_path: Path, change: dict[str, Any]
+) -> None:
+    refused(core, tmp_path, {"layer_features": "covariances"}, change)
+
+
+def refused(core: Core, tmp_path: Path, options: dict[str, Any], change: dict[str, Any]) -> None:
+    """A saved model with other settings, and the digest that goes with them."""
     model_of(core, **options).fit(user_records()).save(tmp_path)
     values = json.loads((tmp_path / "model.json").read_text())
     values["user"] |= change

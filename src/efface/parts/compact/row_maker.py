@@ -32,7 +32,7 @@ from efface.linear.projection import (
     require_known,
     side_of,
 )
-from efface.linear.taps import BEFORE, taps_of
+from efface.linear.taps import BEFORE, named_taps, taps_of
 from efface.network.activations import ActivationCache, Activations
 from efface.network.core import Core
 from efface.network.targets import one_hot
@@ -382,6 +382,9 @@ class RowMaker(Summed, UserPart):
         )
         if layers and self.projection.has_gradients != (self.layer_features in (None, GRADIENTS)):
             raise ValueError(f"these are no {self.layer_features}")
+        if energies and self.layer_features != COVARIANCES:
+            raise ValueError(f"{self.layer_features} have no energies")
+        named_taps(self.core.tail, self.projection.tapped)  # which has all of them
         if self.power is not None and self.power != 1.0:
             sizes, divisors = self.projection.part_sizes, tensors["power_map.divisors"].numpy()
             self.power_map = PowerMap(powers_of(self.projection, self.power), sizes, divisors)
