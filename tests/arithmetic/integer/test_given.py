@@ -2,9 +2,9 @@
 
 ``test_machines.py`` lets one processor compute as others would. Here two really are compared: ``given/`` has
 calibrated models (made by ``test_machines.make``, with random or shortly trained weights), the steps of an
-ImageNet ResNet-50's integers, and ``digests.json``, written on the machine that it names by
+ImageNet ResNet-50's integers, and the files of ``WRITTEN``, each written on the machine that it names:
 
-    python -m tests.arithmetic.integer.test_given
+    python -m tests.arithmetic.integer.test_given covariances.json
 
 Every machine that runs the tests computes rows, sums and weights anew, from the same pixels.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -27,14 +28,20 @@ from efface.environment import environment
 from efface.network.core import Core
 
 GIVEN = Path(__file__).parent / "given"
-DIGESTS, STEPS = GIVEN / "digests.json", GIVEN / "resnet-50.json"
-NAMES = ("cnn", "resnet", "resnet gradients", "vit")
+STEPS = GIVEN / "resnet-50.json"
+WRITTEN = {  # which models' digests are in which file
+    "digests.json": ("cnn", "resnet", "resnet gradients", "vit"),  # the first two: maps
+    "covariances.json": ("resnet covariances",),
+}
+REAL = "digests.json"  # the real network's are in this one
 SIDE = 96
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_bits_are_those_of_the_machine_that_wrote_them_down(name: str) -> None:
-    written = json.loads(DIGESTS.read_text())
+@pytest.mark.parametrize(
+    ("file", "name"), [(file, name) for file, names in WRITTEN.items() for name in names]
+)
+def test_the_bits_are_those_of_the_machine_that_wrote_them_down(file: str, name: str) -> None:
+    written = json.loads((GIVEN / file).read_text())
     if name == "vit" and torch.__version__.partition("+")[0] != written["torch"]:
         pytest.skip("sums in float64 are promised for one version of torch")
     assert digests(name, GIVEN / name) == written["digests"][name]
@@ -42,7 +49,7 @@ def test_the_bits_are_those_of_the_machine_that_wrote_them_down(name: str) -> No
 
 @pytest.mark.skipif(not (SHARED / "weights").is_dir(), reason="no ../shared with the real network")
 def test_so_are_those_of_the_real_network() -> None:
-    written, form = json.loads(DIGESTS.read_text()), real(json.loads(STEPS.read_text()))
+    written, form = json.loads((GIVEN / REAL).read_text()), real(json.loads(STEPS.read_text()))
     for _ in range(2):  # in float32, then on bytes where the processor can
         assert _sha(form.boundary_of(pixels()).numpy()) == written["resnet-50"]
 
@@ -60,19 +67,22 @@ def pixels() -> torch.Tensor:
     return torch.from_numpy((coarse + rng.integers(0, 56, coarse.shape)).astype(np.uint8))
 
 
-def write() -> None:
-    for name in NAMES:
+def write(file: str) -> None:
+    names = WRITTEN[file]
+    for name in names:
         shutil.rmtree(GIVEN / name, ignore_errors=True)
         (GIVEN / name).mkdir(parents=True)
         make(name, GIVEN / name)
-    found = {name: digests(name, GIVEN / name) for name in NAMES}
-    form = real()
-    STEPS.write_text(json.dumps(form.settings) + "\n")
-    found_real = _sha(form.boundary_of(pixels()).numpy())
+    found = {name: digests(name, GIVEN / name) for name in names}
     about = {"machine": environment(integer=False), "torch": torch.__version__.partition("+")[0]}
-    whole = {**about, "digests": found, "resnet-50": found_real}
-    DIGESTS.write_text(json.dumps(whole, indent=1) + "\n")
+    whole: dict[str, object] = {**about, "digests": found}
+    if file == REAL:
+        form = real()
+        STEPS.write_text(json.dumps(form.settings) + "\n")
+        whole["resnet-50"] = _sha(form.boundary_of(pixels()).numpy())
+    (GIVEN / file).write_text(json.dumps(whole, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    write()
+    for file in sys.argv[1:]:
+        write(file)
