@@ -32,12 +32,21 @@ SETTINGS: list[dict[str, str]] = [
     {"MKL_CBWR": "AUTO,STRICT", "OMP_NUM_THREADS": "2", "ORDER": "2"},
     {"OMP_NUM_THREADS": "2", "BATCH": "5", "UNALIGNED": "1", "ORDER": "3"},
 ]
-NETWORKS = ("cnn", "resnet", "vit", "resnet first", "resnet gradients", "vit ¾")
+NETWORKS = (
+    "cnn",
+    "resnet",
+    "vit",
+    "resnet first",
+    "resnet gradients",
+    "vit ¾",
+    "vit covariances",
+)
 # Beside the default: what else a row may be made of.
 OPTIONS: dict[str, dict[str, Any]] = {
     "resnet first": {"layer_features": "gradients", "power": 1.0},  # as the first versions
     "resnet gradients": {"layer_features": "gradients", "power": 0.25},
     "vit ¾": {"power": 0.75},
+    "vit covariances": {"layer_features": "covariances"},  # in exact sums of float64
 }
 
 

@@ -50,6 +50,8 @@ def test_what_is_said_counts() -> None:
     assert (part.layer_features, part.power) == ("moments", 0.5)
     part = CompactUser(core, power=0.25)
     assert (part.layer_features, part.power) == ("maps", 0.25)
+    asked = CompactUser(core_of(cases.tiny("vit")), layer_features="covariances")
+    assert (asked.layer_features, asked.power) == ("covariances", 0.5)
     with pytest.raises(EffaceError, match="leave the power out"):
         CompactUser(core, layer_features="covariances", power=0.25)
     config = load_config(None, {"data.spec": "digits", "user.power": 1})

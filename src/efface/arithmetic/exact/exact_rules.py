@@ -33,7 +33,7 @@ VIEWS_AND_COPIES = _names("""
 """)
 NEW_TENSORS = _names("""
     ones_like zeros_like empty_like full_like new_zeros new_ones new_empty new_full new_empty_strided
-    zeros ones full empty empty_strided scalar_tensor zero fill
+    zeros ones full empty empty_strided scalar_tensor zero fill eye
 """)
 CHOICES = _names("""
     where masked_fill eq ne lt le gt ge logical_and logical_or logical_not logical_xor bitwise_and bitwise_or
@@ -43,7 +43,7 @@ CHOICES = _names("""
 SELECTIONS = VIEWS_AND_COPIES | NEW_TENSORS | CHOICES
 EXTREMES = _names("amax amin maximum minimum clamp clamp_min clamp_max relu hardtanh")
 SINGLE = _names("""
-    add sub rsub mul div reciprocal leaky_relu leaky_relu_backward floor ceil trunc frac
+    add sub rsub mul div reciprocal leaky_relu leaky_relu_backward floor ceil trunc frac round
 """)
 
 ANY_TYPE = _names("upsample_bicubic2d")  # rules that compute in float64 whatever they are given

@@ -1,11 +1,10 @@
 """Which features a compact part has where nobody says: by what its network puts out.
 
 Images through rectified layers (ResNets and other networks with ReLU, no LayerNorm): energies and
-roots of covariances, which were best on photos of birds (docs/method.md, "Features: covariances and
-roots"). Pooled
-features are then counts, so to speak, none of them far below 0. Of other networks they have either sign,
-and on the texts of our tests roots made them worse; these keep gradients as they are. Not measured on
-photos: there is no such pretrained network here.
+roots of covariances, which were best on photos of birds and of objects (docs/method.md, "Features:
+covariances and roots"). Pooled features are then counts, so to speak, none of them far below 0. Of other
+networks they have either sign, and on the texts of our tests roots made them worse; these keep gradients as
+they are. Not measured on photos: there is no such pretrained network here.
 """
 
 from __future__ import annotations
@@ -30,6 +29,8 @@ def resolved(
     usual = usual_features(core) if USUAL in (layer_features, power) else (None, None)
     kind = usual[0] if layer_features == USUAL else layer_features
     found = usual[1] if power == USUAL else None if power is None else float(power)
+    if layer_features == COVARIANCES and power == USUAL:
+        found = ROOTS
     if kind == COVARIANCES and found != ROOTS:
         if layer_features != USUAL:
             raise EffaceError(
