@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import TypeVar
 
 import torch
@@ -50,6 +51,27 @@ def one_by_one(make: Callable[[], Callable[[int], T]], count: int) -> Iterator[T
             with one_thread():
                 results = list(pool.map(call, range(start, min(start + CHUNK, count))))
             yield from results
+
+
+def shared_out(task: Callable[[range], None], count: int) -> None:
+    """``task`` of as many equal shares of ``range(count)`` as torch has threads, each on one of its own.
+
+    For work of many small steps that torch does not divide itself, products of one matrix and one vector
+    above all.
+    """
+    workers = min(torch.get_num_threads(), count)
+    if workers <= 1:
+        return task(range(count))
+    ends = [count * i // workers for i in range(workers + 1)]
+    shares = [range(begin, end) for begin, end in pairwise(ends)]
+
+    def call(share: range) -> None:
+        torch.set_num_threads(1)  # of this worker
+        task(share)
+
+    with one_thread(), ThreadPoolExecutor(workers) as pool:
+        list(pool.map(call, shares))
+    return None
 
 
 @contextmanager

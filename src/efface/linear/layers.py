@@ -21,6 +21,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from efface.linear.gemm import rows_product, times
+
 Saved = Any  # a nested tuple of tensors, each with the sample dimension in front
 
 
@@ -42,6 +44,14 @@ class Layer(ABC):
         self, saved: Saved, dy: Tensor, out: MutableMapping[str, Tensor], need_dx: bool
     ) -> Tensor | None:
         """Adds (∂φ/∂θ)ᵀ dy into ``out``; returns (∂φ/∂x)ᵀ dy if ``need_dx``."""
+
+    def product(
+        self, saved: Saved, v: Mapping[str, Tensor], out: MutableMapping[str, Tensor]
+    ) -> None:
+        """Adds (∂φ/∂θ)ᵀ (∂φ/∂θ) v into ``out``."""
+        dy = self.jvp(saved, None, v)
+        if dy is not None:
+            self.vjp(saved, dy, out, False)
 
 
 class ViewsLayer(Layer):
@@ -155,7 +165,7 @@ class ConvLayer(Layer):
         self.stride, self.kernel = conv.stride, conv.kernel_size
         assert isinstance(conv.padding, tuple)
         self.padding = conv.padding
-        self._cols: dict[torch.dtype, Tensor] = {}
+        self._cols: dict[tuple[torch.dtype, bool], Tensor] = {}
 
     def _columns(self, x: Tensor) -> Tensor:
         """(n, h, w, c) -> (n, h', w', kh·kw·c); a strided view where the kernel is 1 × 1."""
@@ -184,18 +194,20 @@ class ConvLayer(Layer):
                 x[:, i : i + sh * ho : sh, j : j + sw * wo : sw] += parts[:, :, :, i, j]
         return x[:, ph : ph + h, pw : pw + w]
 
-    def _matrix(self, weight: Tensor) -> Tensor:
-        return weight.permute(2, 3, 1, 0).reshape(-1, weight.shape[0])  # (kh·kw·c, o)
+    def matrix(self, weight: Tensor) -> Tensor:
+        return weight.permute(0, 2, 3, 1).flatten(1)  # (o, kh·kw·c)
 
-    def _core(self, dtype: torch.dtype) -> Tensor:
-        """The core weights in the products' layout and type, kept: they never change."""
-        if dtype not in self._cols:
-            self._cols[dtype] = self._matrix(self.weight).to(dtype).contiguous()
-        return self._cols[dtype]
+    def _core(self, dtype: torch.dtype, back: bool = False) -> Tensor:
+        """The core weights as a matrix (o, kh·kw·c), or transposed for the way back: kept, since they never
+        change."""
+        if (dtype, back) not in self._cols:
+            matrix = self.matrix(self.weight).to(dtype)
+            self._cols[dtype, back] = (matrix.T if back else matrix).contiguous()
+        return self._cols[dtype, back]
 
     def forward(self, x: Tensor) -> tuple[Tensor, Saved]:
         cols = self._columns(x)
-        y = cols @ self._core(x.dtype)
+        y = times(cols, self._core(x.dtype))
         if self.bias is not None:
             y = y + self.bias.detach().to(x.dtype)
         marker = x[..., :0]  # remembers the input's h and w for the transpose
@@ -203,32 +215,26 @@ class ConvLayer(Layer):
 
     def jvp(self, saved: Saved, dx: Tensor | None, v: Mapping[str, Tensor]) -> Tensor:
         cols, _ = saved
-        y = cols @ self._matrix(v[self.w_name])
+        y = times(cols, self.matrix(v[self.w_name]))
         if self.bias is not None:
             y += v[self.b_name]
         if dx is not None:
-            dcols = self._columns(dx)
-            rows = dcols.reshape(-1, dcols.shape[-1])
-            y.view(-1, y.shape[-1]).addmm_(rows, self._core(dx.dtype))
+            y += times(self._columns(dx), self._core(dx.dtype))
         return y
 
     def vjp(
         self, saved: Saved, dy: Tensor, out: MutableMapping[str, Tensor], need_dx: bool
     ) -> Tensor | None:
-        cols = saved[0]
-        k, o = cols.shape[-1], dy.shape[-1]
-        rows = dy.reshape(-1, o)
-        (kh, kw), c = self.kernel, self.weight.shape[1]
-        gradient = rows.T @ cols.reshape(-1, k)  # (o, kh·kw·c)
+        o, (kh, kw), c = dy.shape[-1], self.kernel, self.weight.shape[1]
+        gradient = rows_product(dy, saved[0])  # (o, kh·kw·c)
         out[self.w_name] += gradient.view(o, kh, kw, c).permute(0, 3, 1, 2)
         if self.bias is not None:
-            out[self.b_name] += rows.sum(0)
+            out[self.b_name] += dy.sum((0, 1, 2))
         return self.below(saved, dy) if need_dx else None
 
     def below(self, saved: Saved, dy: Tensor) -> Tensor:
         """(∂φ/∂x)ᵀ dy alone."""
-        rows, core = dy.reshape(-1, dy.shape[-1]), self._core(dy.dtype)
-        dcols = (rows @ core.T).view(*dy.shape[:3], core.shape[0])
+        dcols = times(dy, self._core(dy.dtype, back=True))
         if self.kernel == (1, 1) and self.stride == (1, 1) and self.padding == (0, 0):
             return dcols
         return self._scatter(dcols, torch.Size((*saved[1].shape[:3], self.weight.shape[1])))
@@ -246,28 +252,29 @@ class LinearLayer(Layer):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Saved]:
         x = to_module(x)
-        bias = None if self.bias is None else self.bias.to(x.dtype)
-        return from_module(F.linear(x, self.weight.to(x.dtype), bias)), (x,)
+        y = times(x, self.weight.to(x.dtype))
+        return from_module(y if self.bias is None else y + self.bias.to(x.dtype)), (x,)
 
     def jvp(self, saved: Saved, dx: Tensor | None, v: Mapping[str, Tensor]) -> Tensor:
-        y = F.linear(saved[0], v[self.w_name], v[self.b_name] if self.bias is not None else None)
+        y = times(saved[0], v[self.w_name])
+        if self.bias is not None:
+            y = y + v[self.b_name]
         if dx is not None:
-            y = y + to_module(dx) @ self.weight.to(dx.dtype).T
+            y = y + times(to_module(dx), self.weight.to(dx.dtype))
         return from_module(y)
 
     def vjp(
         self, saved: Saved, dy: Tensor, out: MutableMapping[str, Tensor], need_dx: bool
     ) -> Tensor | None:
         dy = to_module(dy)
-        rows, x = dy.reshape(-1, dy.shape[-1]), saved[0].reshape(-1, saved[0].shape[-1])
-        out[self.w_name] += rows.T @ x
+        out[self.w_name] += rows_product(dy, saved[0])
         if self.bias is not None:
-            out[self.b_name] += rows.sum(0)
-        return from_module(dy @ self.weight.to(dy.dtype)) if need_dx else None
+            out[self.b_name] += dy.flatten(0, -2).sum(0)
+        return from_module(times(dy, self.weight.to(dy.dtype).T)) if need_dx else None
 
     def below(self, saved: Saved, dy: Tensor) -> Tensor:
         """(∂φ/∂x)ᵀ dy alone."""
-        return from_module(to_module(dy) @ self.weight.to(dy.dtype))
+        return from_module(times(to_module(dy), self.weight.to(dy.dtype).T))
 
 
 class AffineLayer(Layer):

@@ -148,14 +148,25 @@ class TangentOperator:
     @torch.no_grad()
     def vjp(self, batch: Prepared, u: Tensor, out: Tensor | None = None) -> Tensor:
         """Jᵀ u, (d,); added into ``out`` if given."""
-        flat = torch.zeros(self.d, dtype=batch.outputs.dtype, device=self.device)
-        views = self.layout.views(flat)
+        flat, views = self._nothing(batch)
         batch.layer.vjp(batch.saved, u.to(self.device, flat.dtype), views, False)
+        return self._added(flat, views, out)
+
+    @torch.no_grad()
+    def product(self, batch: Prepared, v: Tensor, out: Tensor | None = None) -> Tensor:
+        """Jᵀ J v, (d,): the Gauss–Newton product of the squared error, summed over the batch; added into
+        ``out`` if given."""
+        flat, views = self._nothing(batch)
+        batch.layer.product(batch.saved, self.scaled(v.to(self.device, flat.dtype)), views)
+        return self._added(flat, views, out)
+
+    def _nothing(self, batch: Prepared) -> tuple[Tensor, dict[str, Tensor]]:
+        """(d,) zeros, and one view of them a parameter."""
+        flat = torch.zeros(self.d, dtype=batch.outputs.dtype, device=self.device)
+        return flat, self.layout.views(flat)
+
+    def _added(self, flat: Tensor, views: dict[str, Tensor], out: Tensor | None) -> Tensor:
         for name, view in views.items():
             if self.scales[name] != 1.0:
                 view *= self.scales[name]
         return flat.cpu() if out is None else out.add_(flat.cpu())
-
-    def product(self, batch: Prepared, v: Tensor, out: Tensor | None = None) -> Tensor:
-        """Jᵀ J v, (d,): the Gauss–Newton product of the squared error, summed over the batch."""
-        return self.vjp(batch, self.jvp(batch, v), out)

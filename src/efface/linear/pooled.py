@@ -42,7 +42,9 @@ class SlopesOfSome:
     def __iter__(self) -> Iterator[Tensor]:
         return (self.whole[i] for i in self.index.tolist())
 
-    def __getitem__(self, index: Tensor | slice) -> Tensor:
+    def __getitem__(self, index: Tensor | slice | int) -> Tensor:
+        if isinstance(index, int):
+            return self.whole[int(self.index[index])]
         return self.whole[self.index[index]]
 
     def to(self, dtype: torch.dtype) -> Tensor:
@@ -97,7 +99,7 @@ class PooledLayer(Layer):
 
     def jvp(self, saved: Saved, dx: Tensor | None, v: Mapping[str, Tensor]) -> Tensor:
         assert dx is None
-        weight = self.plain._matrix(v[self.plain.w_name]).T
+        weight = self.plain.matrix(v[self.plain.w_name])
         moved = torch.cat([weight, *(v[name][:, None] for name in self.others)], 1)  # (c, d + …)
         return self.times(saved[0], moved)
 
@@ -121,7 +123,8 @@ def rows_times(pooled: Tensor | SlopesOfSome, moved: Tensor) -> Tensor:
     """
     out, buffer = moved.new_empty(pooled.shape[:2]), torch.empty_like(moved)
     for one, row in zip(pooled, out, strict=True):
-        torch.sum(buffer.copy_(one).mul_(moved), 1, out=row)
+        wide = one if one.dtype == moved.dtype else buffer.copy_(one)
+        torch.sum(torch.mul(wide, moved, out=buffer), 1, out=row)
     return out
 
 

@@ -17,6 +17,7 @@ from collections.abc import Mapping, MutableMapping
 import torch
 from torch import Tensor
 
+from efface.alone import shared_out
 from efface.linear.layers import (
     AffineLayer,
     Chain,
@@ -111,6 +112,36 @@ class SlopesLayer(Layer):
         for tap, own, slope in zip(self._taps, inputs, slopes, strict=True):
             tap.inner.vjp(own, _transposed_times(slope, dy), out, False)
 
+    def product(
+        self, saved: Saved, v: Mapping[str, Tensor], out: MutableMapping[str, Tensor]
+    ) -> None:
+        """One sample after the other: its slopes are still in the processor's cache for Jᵀ when J is done."""
+        inputs, slopes, pooled, above = saved
+        total = self.above.jvp(above, self.pooled.jvp(pooled, None, v), v)
+        assert total is not None
+        moved: list[Tensor] = []
+        for tap, own in zip(self._taps, inputs, strict=True):
+            one = tap.inner.jvp(own, None, v)
+            assert one is not None
+            moved.append(one.contiguous())
+
+        def there_and_back(share: range) -> None:
+            for i in share:
+                row = total[i]
+                flat = [slope[i].flatten(1).to(row.dtype) for slope in slopes]
+                places = [one[i].view(-1) for one in moved]
+                for slope, place in zip(flat, places, strict=True):
+                    row.addmv_(slope, place)
+                for slope, place in zip(flat, places, strict=True):
+                    torch.mv(slope.T, row, out=place)  # from here on it holds Gᵀu
+
+        shared_out(there_and_back, len(total))
+        features = self.above.vjp(above, total, out, True)
+        assert features is not None
+        self.pooled.vjp(pooled, features, out, False)
+        for tap, own, pulled in zip(self._taps, inputs, moved, strict=True):
+            tap.inner.vjp(own, pulled, out, False)
+
 
 def keep_slopes(layer: Layer) -> SlopesLayer | None:
     """``layer`` (a lowered tail) in this form; None: it has none."""
@@ -147,14 +178,22 @@ def _times(slopes: Tensor | SlopesOfSome, moved: Tensor) -> Tensor:
     """G_n ż_n, (n, c), one sample at a time: its slopes are read once, at the memory's speed."""
     rows = moved.flatten(1)
     out = rows.new_empty(slopes.shape[:2])
-    for one, row, result in zip(slopes, rows, out, strict=True):
-        torch.mv(one.flatten(1).to(row.dtype), row, out=result)
+
+    def some(share: range) -> None:
+        for i in share:
+            torch.mv(slopes[i].flatten(1).to(rows.dtype), rows[i], out=out[i])
+
+    shared_out(some, len(out))
     return out
 
 
 def _transposed_times(slopes: Tensor | SlopesOfSome, dy: Tensor) -> Tensor:
     """G_nᵀ u_n, in the shape of z."""
     out = dy.new_empty(len(dy), *slopes.shape[2:])
-    for one, weights, result in zip(slopes, dy, out, strict=True):
-        torch.mv(one.flatten(1).to(dy.dtype).T, weights, out=result.view(-1))
+
+    def some(share: range) -> None:
+        for i in share:
+            torch.mv(slopes[i].flatten(1).to(dy.dtype).T, dy[i], out=out[i].view(-1))
+
+    shared_out(some, len(out))
     return out

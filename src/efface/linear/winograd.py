@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from efface.linear.gemm import Room, rows_product, times
 from efface.linear.layers import Layer, Saved
 
 _BT = (
@@ -36,6 +37,7 @@ _G = (
     (0, 0, 1),
 )
 _AT = ((1, 1, 1, 1, 1, 0), (0, 1, -1, 2, -2, 0), (0, 1, 1, 4, 4, 0), (0, 1, -1, 8, -8, 1))
+AT_ONCE = 9  # user kernels that are transformed at a time: they stay in the processor's cache
 
 
 def _square(matrix: tuple[tuple[float, ...], ...], dtype: torch.dtype) -> Tensor:
@@ -58,12 +60,13 @@ class WinogradLayer(Layer):
         self.bias = None if conv.bias is None else conv.bias.detach()
         self.w_name, self.b_name = f"{prefix}weight", f"{prefix}bias"
         self.names = (self.w_name,) + ((self.b_name,) if self.bias is not None else ())
-        self._kernels: dict[torch.dtype, Tensor] = {}
+        self._kernels: dict[tuple[torch.dtype, bool], Tensor] = {}
+        self._room = Room()
 
     def forward(self, x: Tensor) -> tuple[Tensor, Saved]:
         n, h, w, _ = x.shape
         inputs = _input_transform(x)
-        y = _output_transform(torch.bmm(inputs, self._core(x.dtype)), n, h, w)
+        y = _output_transform(self._products(inputs, self._core(x.dtype)), n, h, w)
         if self.bias is not None:
             y = y + self.bias.to(x.dtype)
         saved = inputs.unflatten(1, (n, -1)).transpose(0, 1).contiguous()  # (n, 36, tiles, c)
@@ -71,62 +74,92 @@ class WinogradLayer(Layer):
 
     def jvp(self, saved: Saved, dx: Tensor | None, v: Mapping[str, Tensor]) -> Tensor:
         n, h, w, _ = saved[1].shape
-        inner = torch.bmm(_inputs(saved[0]), _kernel_transform(v[self.w_name]))
+        inner = self._times_kernels(saved[0].transpose(0, 1), v[self.w_name])
         if dx is not None:
-            inner.baddbmm_(_input_transform(dx), self._core(dx.dtype))
+            inner += self._products(_input_transform(dx), self._core(dx.dtype), "more")
         y = _output_transform(inner, n, h, w)
         return y if self.bias is None else y + v[self.b_name]
 
     def vjp(
         self, saved: Saved, dy: Tensor, out: MutableMapping[str, Tensor], need_dx: bool
     ) -> Tensor | None:
-        n, h, w, _ = saved[1].shape
-        outer = _output_transpose(dy)  # (36, n·tiles, o)
-        kernels = torch.bmm(_inputs(saved[0]).transpose(1, 2), outer)  # (36, c, o)
-        out[self.w_name] += _kernel_transpose(kernels)
+        outer = self._outer(dy)
+        out[self.w_name] += self._kernel_sum(saved[0].transpose(0, 1), outer)
         if self.bias is not None:
             out[self.b_name] += dy.sum((0, 1, 2))
-        if not need_dx:
-            return None
-        return _input_transpose(torch.bmm(outer, self._core(dy.dtype).transpose(1, 2)), n, h, w)
-
-    def pull_back(self, dy: Tensor) -> Tensor:
-        """(∂φ/∂x)ᵀ dy alone, without the weight's gradient and whatever the inputs were."""
-        n, h, w, _ = dy.shape
-        kernels = self._core(dy.dtype).transpose(1, 2)
-        return _input_transpose(torch.bmm(_output_transpose(dy), kernels), n, h, w)
+        return self._from_outer(outer, saved[1].shape) if need_dx else None
 
     def below(self, saved: Saved, dy: Tensor) -> Tensor:
-        """(∂φ/∂x)ᵀ dy alone, as the other layers call it."""
-        return self.pull_back(dy)
+        """(∂φ/∂x)ᵀ dy alone, without the weight's gradient."""
+        return self._from_outer(self._outer(dy), saved[1].shape)
 
-    def _core(self, dtype: torch.dtype) -> Tensor:
-        if dtype not in self._kernels:
-            self._kernels[dtype] = _kernel_transform(self.weight.to(dtype))
-        return self._kernels[dtype]
+    def pull_back(self, dy: Tensor) -> Tensor:
+        """(∂φ/∂x)ᵀ dy alone, whatever the inputs were."""
+        return self._from_outer(self._outer(dy), dy.shape)
+
+    def _core(self, dtype: torch.dtype, back: bool = False) -> Tensor:
+        """The core's kernels, (36, o, c), or (36, c, o) for the way back: kept, since they never change."""
+        if (dtype, back) not in self._kernels:
+            kernels = _kernel_transform(self.weight.to(dtype))
+            self._kernels[dtype, back] = kernels.transpose(1, 2).contiguous() if back else kernels
+        return self._kernels[dtype, back]
+
+    def _products(self, x: Tensor, kernels: Tensor, room: str = "products") -> Tensor:
+        """X_i W_iᵀ of all 36, (36, …, c) and (36, o, c) -> (36, n·tiles, o)."""
+        out = self._room(room, x, 36, x[0].numel() // x.shape[-1], kernels.shape[1])
+        return _products(x, kernels, out)
+
+    def _outer(self, dy: Tensor) -> Tensor:
+        """The transpose of ``_output_transform``: (n, h, w, o) -> (36, n·tiles, o)."""
+        n, h, w, o = dy.shape
+        th, tw = _tiles(h), _tiles(w)
+        dy = F.pad(dy, (0, 0, 0, 4 * tw - w, 0, 4 * th - h))
+        tiles = dy.view(n, th, 4, tw, 4, o).permute(2, 4, 0, 1, 3, 5).reshape(16, -1)
+        out = self._room("outer", dy, 36, tiles.shape[1])
+        return torch.mm(_square(_AT, dy.dtype).T, tiles, out=out).view(36, n * th * tw, o)
+
+    def _from_outer(self, outer: Tensor, shape: torch.Size) -> Tensor:
+        n, h, w, _ = shape
+        return _input_transpose(self._products(outer, self._core(outer.dtype, back=True)), n, h, w)
+
+    def _times_kernels(self, inputs: Tensor, weight: Tensor) -> Tensor:
+        """Inputs (36, n, tiles, c) times the transformed weight (o, c, 3, 3), (36, n·tiles, o)."""
+        o, c = weight.shape[:2]
+        flat, some = weight.reshape(o * c, 9).T, self._room("kernels", weight, AT_ONCE, o * c)
+        out = self._room("products", inputs, 36, inputs[0].numel() // c, o)
+        for i in range(0, 36, AT_ONCE):
+            here = slice(i, i + AT_ONCE)
+            torch.mm(_square(_G, flat.dtype)[here], flat, out=some)
+            _products(inputs[here], some.view(-1, o, c), out[here])
+        return out
+
+    def _kernel_sum(self, inputs: Tensor, outer: Tensor) -> Tensor:
+        """The transpose of ``_times_kernels`` in the weight: (o, c, 3, 3), a view of (9, o c)."""
+        c, o = inputs.shape[-1], outer.shape[-1]
+        total, some = inputs.new_zeros(9, o * c), self._room("kernels", inputs, AT_ONCE, o * c)
+        for i in range(0, 36, AT_ONCE):
+            here = slice(i, i + AT_ONCE)
+            for one, dy, x in zip(some, outer[here], inputs[here], strict=True):
+                one.view(o, c).copy_(rows_product(dy, x))
+            total.addmm_(_square(_G, inputs.dtype)[here].T, some)
+        return total.T.reshape(o, c, 3, 3)
 
 
 def _tiles(size: int) -> int:
     return -(-size // 4)
 
 
-def _inputs(saved: Tensor) -> Tensor:
-    """(n, 36, tiles, c) -> (36, n·tiles, c)."""
-    return saved.transpose(0, 1).flatten(1, 2)
+def _products(x: Tensor, kernels: Tensor, out: Tensor) -> Tensor:
+    """X_i W_iᵀ of each into ``out``, (36, …, c) and (36, o, c) -> (36, n·tiles, o)."""
+    for one, kernel, found in zip(x, kernels, out, strict=True):
+        found.copy_(times(one, kernel).view_as(found))
+    return out
 
 
 def _kernel_transform(weight: Tensor) -> Tensor:
-    """(o, c, 3, 3) -> G g Gᵀ as (36, c, o)."""
+    """(o, c, 3, 3) -> G g Gᵀ as (36, o, c)."""
     o, c = weight.shape[:2]
-    flat = weight.permute(2, 3, 1, 0).reshape(9, c * o)
-    return (_square(_G, weight.dtype) @ flat).view(36, c, o)
-
-
-def _kernel_transpose(kernels: Tensor) -> Tensor:
-    """The transpose of ``_kernel_transform``: (36, c, o) -> (o, c, 3, 3)."""
-    _, c, o = kernels.shape
-    flat = _square(_G, kernels.dtype).T @ kernels.view(36, c * o)
-    return flat.view(3, 3, c, o).permute(3, 2, 0, 1)
+    return (_square(_G, weight.dtype) @ weight.reshape(o * c, 9).T).view(36, o, c)
 
 
 def _input_transform(x: Tensor) -> Tensor:
@@ -157,12 +190,3 @@ def _output_transform(inner: Tensor, n: int, h: int, w: int) -> Tensor:
     y = (_square(_AT, inner.dtype) @ inner.view(36, -1)).view(4, 4, n, th, tw, o)
     y = y.permute(2, 3, 0, 4, 1, 5).reshape(n, 4 * th, 4 * tw, o)
     return y[:, :h, :w].contiguous()
-
-
-def _output_transpose(dy: Tensor) -> Tensor:
-    """The transpose of ``_output_transform``: (n, h, w, o) -> (36, n·tiles, o)."""
-    n, h, w, o = dy.shape
-    th, tw = _tiles(h), _tiles(w)
-    dy = F.pad(dy, (0, 0, 0, 4 * tw - w, 0, 4 * th - h))
-    tiles = dy.view(n, th, 4, tw, 4, o).permute(2, 4, 0, 1, 3, 5).reshape(16, n * th * tw * o)
-    return (_square(_AT, dy.dtype).T @ tiles).view(36, n * th * tw, o)
