@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import threading
+from weakref import WeakSet
 
 import torch
 import torch.nn.functional as F
@@ -50,10 +51,18 @@ def _suits(x: Tensor, o: int) -> bool:
 class Room:
     """Memory that is used again. What the system hands out anew it clears first, page by page: for results of
     tens of megabytes that takes longer than to write them. Whoever gets some may keep it until the next call
-    by the same name; each thread has its own."""
+    by the same name; each thread has its own. What is in it may be of somebody: see ``let_go``."""
 
     def __init__(self) -> None:
         self._mine = threading.local()
+        _ROOMS.add(self)
+
+    def __len__(self) -> int:
+        """Numbers that this thread has there."""
+        return sum(kept.numel() for kept in self._mine.__dict__.values())
+
+    def let_go(self) -> None:
+        self._mine.__dict__.clear()
 
     def __call__(self, name: str, like: Tensor, *shape: int) -> Tensor:
         """Numbers of ``like``'s kind, in any state."""
@@ -63,3 +72,12 @@ class Room:
         if found is None or found.numel() < size or (found.dtype, found.device) != kind:
             found = kept[name] = like.new_empty(size)
         return found[:size].view(shape)
+
+
+_ROOMS: WeakSet[Room] = WeakSet()
+
+
+def let_go() -> None:
+    """What products of this thread left in memory is gone (other threads of ours end with their work)."""
+    for room in list(_ROOMS):
+        room.let_go()

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
 
 import pytest
 import torch
 from tests import cases
 from tests.reference import explicit_jacobian, ridge_gradient, ridge_hessian, ridge_solution
+from tests.workspaces import CORE, people
 from torch import Tensor, nn
 
+from efface.data.preprocess import Preprocess
 from efface.errors import EffaceError
 from efface.guarantee import bounds
+from efface.linear import gemm
 from efface.linear.operator import TangentOperator
 from efface.linear.scales import balanced_scales
 from efface.linear.solution import Status
+from efface.linear.winograd import suits_winograd
+from efface.model.mixed_linear import MixedLinear
+from efface.network.blocks import GlobalMean
+from efface.network.core import Core
 from efface.network.targets import one_hot
 from efface.parts.tangent.forgetting import PaperForgetting, SolvedForgetting
 from efface.parts.tangent.kfac import Kfac
@@ -358,3 +365,22 @@ def test_a_user_part_builds_each_preconditioner_from_activations_alone(kind: str
 def test_an_unknown_preconditioner_is_named_with_the_known_ones() -> None:
     with pytest.raises(EffaceError, match=r"'magic'.*none, nystrom, kfac"):
         user_of().preconditioner("magic", torch.zeros(1, 2, 6, 5))
+
+
+def test_memory_of_products_is_let_go_with_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds numbers of whoever was in the last product."""
+    small = partial(suits_winograd, min_channels=1)
+    monkeypatch.setattr("efface.linear.lowering.suits_winograd", small)
+    records = people()
+    network = nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 4, 3, padding=1), GlobalMean()
+    )
+    gray = Preprocess(resize=0, crop=0, channels=1, mean=(0.5,), std=(0.5,))
+    core = Core(network, classes=records.classes, preprocess=gray).fit(CORE)
+    model = MixedLinear(core, "tangent", mu=1e-2).fit(records, replay=CORE)
+    assert sum(map(len, gemm._ROOMS)) > 0  # or this test shows nothing
+    model.forget(owner=records[0].owner)
+    assert sum(map(len, gemm._ROOMS)) == 0
+    model.logits(records)
+    model.user.reset()
+    assert sum(map(len, gemm._ROOMS)) == 0

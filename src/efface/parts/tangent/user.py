@@ -25,6 +25,7 @@ from efface.guarantee.certificates import Certificate
 from efface.guarantee.check import Check
 from efface.guarantee.promise import Guarantee, sigma_for
 from efface.linear.frozen import final_names
+from efface.linear.gemm import let_go
 from efface.linear.operator import TangentOperator
 from efface.linear.scales import mean_jacobian_square
 from efface.linear.solution import Solution, Status
@@ -199,6 +200,7 @@ class TangentUser(UserPart):
         """Forget everything: w = 0. ``state`` is the noiseless twin that later requests start from."""
         self.weights = torch.zeros(self.operator.d, dtype=torch.float64)
         self.state = self.weights
+        let_go()
 
     def unlabelled(self, activations: Activations) -> RidgeProblem:
         """For what only needs the curvature: H has no labels."""
@@ -303,8 +305,8 @@ class TangentUser(UserPart):
         self.state, self.weights = outcome.state, outcome.release
         self.shifts = (*self.shifts, outcome.certificate.planned_shift)
         self.history = outcome.history
-        solution = replace(outcome.solution, value=outcome.state)
-        return Change(data, outcome.certificate, solution)
+        let_go()
+        return Change(data, outcome.certificate, replace(outcome.solution, value=outcome.state))
 
     def plan(
         self,
