@@ -54,8 +54,7 @@ as they are, LeakyReLU, targets × 5, explicit L2, all images at the network's o
   where it is one number, moves a logit by 2 % of the target scale.
 - "Solved" is our conjugate-gradient procedure on the same model, one solve for all requests; "compact" is
   our exact user part, photos read at 288 pixels, as `efface train` makes it (energies and roots of
-  covariances); the seconds on digits, cub40 and CIFAR-10 are of the default before it (maps and square
-  roots).
+  covariances).
 - Where the samples' slopes do not fit into memory otherwise (CUB-200), they are kept in half precision: SGD
   steps with a J rounded to 11 bits. What is proved, and the retrained model, is in float64 all the same.
 - Seconds were measured on two cores with other work going on: read them as ratios.
